@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def check_variance(trial: Trial) -> CheckFinding:
     groups = _list_rewards(trial)
     rewards, within = np.concatenate(groups), float(np.mean([group.std() for group in groups]))
     equal = sum(np.ptp(group) < 1e-9 for group in groups)
-    numbers = {
+    numbers: dict[str, Any] = {
         "mean": float(rewards.mean()), "std_within": within, "std_between": float(np.std([g.mean() for g in groups])),
         "groups": len(groups), "equal_groups": int(equal), "episodes": len(rewards),
     }  # fmt: skip
@@ -62,12 +63,16 @@ def check_variance(trial: Trial) -> CheckFinding:
     if np.ptp(rewards) < 1e-9:
         text = f"all {len(rewards)} episodes get the reward {rewards[0]:.4g}"
         is_full = trial.ceiling is not None and 0 < trial.ceiling <= rewards[0] + 1e-9
-        return (failed if is_full else warned)(f"{text}{', as right answers do' * is_full}", *evidence, **numbers)
+        return (failed if is_full else warned)(
+            f"{text}{', as right answers do' if is_full else ''}", *evidence, **numbers
+        )
     if equal == len(groups):
         text = f"in all {len(groups)} groups the same seed gets the same reward, whatever is done"
         return (failed if trial.kind == "control" else warned)(text, *evidence, **numbers)
     text = f"{equal} of {len(groups)} groups have equal rewards; the standard deviation within groups is {within:.3g}"
-    return (warned if equal > 0.9 * len(groups) else passed)(text, *(evidence if equal > 0.9 * len(groups) else ()), **numbers)
+    return (warned if equal > 0.9 * len(groups) else passed)(
+        text, *(evidence if equal > 0.9 * len(groups) else ()), **numbers
+    )
 
 
 @learning_check("statistical.reward_reachability", f"Without a single reward there is {_ADVICE}.", seconds=1.0)
@@ -77,7 +82,9 @@ def check_reachability(trial: Trial) -> CheckFinding:
     if ceiling is None or ceiling <= 0:
         return skipped("no right answers are known")
     reached = sum(group.max() >= 0.5 * ceiling for group in groups)
-    text = f"{reached} of {len(groups)} prompts get half of the oracle's reward in up to {max(map(len, groups))} attempts"
+    text = (
+        f"{reached} of {len(groups)} prompts get half of the oracle's reward in up to {max(map(len, groups))} attempts"
+    )
     return (passed if reached else warned)(text, reached=int(reached), groups=len(groups), oracle_reward=ceiling)
 
 
@@ -98,7 +105,7 @@ def check_headroom(trial: Trial) -> CheckFinding:
 )
 def check_learning(trial: Trial) -> CheckFinding:
     """A short run of our own learner raises the reward"""
-    result = trial.result
+    result = trial.lesson or trial.result
     (before, after), gain, numbers = result.rewards, result.gain, result.numbers
     text = _describe(result)
     if gain.low > 0:
@@ -121,7 +128,7 @@ def _describe(result: TrialResult) -> str:
     (before, after), gain = result.rewards, result.gain
     verb = "raised" if gain.low > 0 else "lowered" if gain.high < 0 else "did not change"
     return (
-        f"{result.iterations} iterations of {result.learner} {verb} the reward of {gain.count} held-out episodes from "
+        f"{result.learner} {verb} the reward of {gain.count} held-out episodes from "
         f"{before:.4g} to {after:.4g}: {gain.value:+.4g} [{gain.low:.4g}, {gain.high:.4g}]"
     )
 
@@ -141,7 +148,12 @@ def check_gameability(trial: Trial) -> CheckFinding:
     before, after = [float(bool(b.success)) for b, _ in pairs], [float(bool(a.success)) for _, a in pairs]
     gain, rates = compute_paired_gain(before, after), (100 * np.mean(before), 100 * np.mean(after))
     rise = f"success went from {rates[0]:.0f} % to {rates[1]:.0f} %: {gain.points:+.1f} points [{gain.low:.1f}, {gain.high:.1f}]"
-    numbers = {**result.numbers, "success": rates[1] / 100, "success_gain_low": gain.low, "success_gain_high": gain.high}
+    numbers = {
+        **result.numbers,
+        "success": rates[1] / 100,
+        "success_gain_low": gain.low,
+        "success_gain_high": gain.high,
+    }
     text = f"{_describe(result)}; {rise}"
     if gain.low > 0:
         return passed(text, **numbers)
@@ -149,10 +161,11 @@ def check_gameability(trial: Trial) -> CheckFinding:
         return skipped(f"the untrained policy already succeeds: {rise}")
     gamed = sorted((a for b, a in pairs if not a.success and a.reward > b.reward), key=lambda e: -e.reward)
     evidence = [str(_shorten(episode)) for episode in gamed[:5]]
-    reference = [e.reward for group in (trial.groups, [result.before], [result.after]) for part in group for e in part if e.success]
-    worth = float(np.mean(reference)) if reference else None
+    groups = vars(trial).get("groups", ())  # If a check has needed them: a closed loop plays no more.
+    successes = [e.reward for part in (result.before, result.after, *groups) for e in part if e.success]
+    worth = float(np.mean(successes)) if successes else None
     if worth is not None:
-        evidence.append(f"{len(reference)} successful episodes get {worth:.4g} on average")
+        evidence.append(f"{len(successes)} successful episodes get {worth:.4g} on average")
     pays = worth if worth is not None else _LIKE_SUCCESS * trial.ceiling if trial.ceiling else np.inf
     is_gamed = gain.high < 0 or (gain.points <= 0 and bool(gamed) and np.mean([e.reward for e in gamed]) >= pays)
     return (failed if is_gamed else warned)(text, *evidence, **numbers)
@@ -160,4 +173,3 @@ def check_gameability(trial: Trial) -> CheckFinding:
 
 def _shorten(episode: TrialEpisode) -> TrialEpisode:
     return TrialEpisode(episode.key[:80], episode.reward, episode.success, episode.text[:160])
-

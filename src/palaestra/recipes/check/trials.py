@@ -34,7 +34,9 @@ from palaestra.recipes.check.scorer import is_program, limit, list_solved
 from palaestra.recipes.check.subjects import EnvPart
 from palaestra.recipes.settings import resolve_settings
 from palaestra.rl.turns import TurnEpisode
+from palaestra.runs.run import Run
 from palaestra.runs.store import Store
+from palaestra.tasks.base import GenerativeTask, get_hooks
 
 if TYPE_CHECKING:
     from palaestra.recipes.train.settings import TrainSettings
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 _MAX_STEPS = 1000
 """Steps of a held-out episode at most."""
 _SAMPLE_SECONDS = 8.0
+_MIN_SECONDS = 15.0
 _MIN_STEPS = 4096
 """Steps without which a run of a control policy says nothing."""
 _WINDOW = {"control": 8, "text": 4}
@@ -60,6 +63,7 @@ class TrialSettings:
         groups, group_size: prompts or seeds of the reference policy, and episodes of each. A language model has the
             group size of its preset.
         evaluation: held-out episodes; of a task, a third of the problems.
+        examples: of a lesson at most.
         values: further settings of `palaestra train`.
     """
 
@@ -68,6 +72,7 @@ class TrialSettings:
     groups: int = 12
     group_size: int = 8
     evaluation: int = 64
+    examples: int = 240
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -103,13 +108,14 @@ class TrialResult:
     """The same held-out episodes before and after training.
 
     Arguments:
+        learner: how much of what was trained, for example `8 iterations of grpo with nano`.
+        decisions: the actions or tokens, or the examples, that it learned from.
         blind: a policy that ignores the observation, and its returns on the same seeds; empty for language models.
     """
 
     before: Sequence[TrialEpisode]
     after: Sequence[TrialEpisode]
     learner: str
-    iterations: int
     decisions: int
     seconds: float
     blind: tuple[str, Sequence[float]] = ("", ())
@@ -131,8 +137,7 @@ class TrialResult:
         gain, (before, after) = self.gain, self.rewards
         return {
             "learner": self.learner, "before": before, "after": after, "gain": gain.value, "gain_low": gain.low,
-            "gain_high": gain.high, "episodes": gain.count, "iterations": self.iterations, "decisions": self.decisions,
-            "seconds": round(self.seconds, 1),
+            "gain_high": gain.high, "episodes": gain.count, "decisions": self.decisions, "seconds": round(self.seconds, 1),
         }  # fmt: skip
 
 
@@ -156,8 +161,15 @@ class Trial(ABC):
     def play_held_out(self, iteration: int) -> list[TrialEpisode]:
         """Play the held-out episodes with the weights after an iteration."""
 
-    def adapt(self) -> None:  # noqa: B027  (optional)
-        """Fit the size of an iteration to the time."""
+    @property
+    def lesson(self) -> TrialResult | None:
+        """The result of supervised learning; `None` if the subject writes no examples."""
+        return None
+
+    def check_time(self) -> None:
+        """Raise `TrialError` if there is no time for a run that says something."""
+        if (left := count_seconds_left()) < min(_MIN_SECONDS, TRIAL.seconds):
+            raise TrialError(f"{left:.0f} s are too short for a run")
 
     def play_blind(self, held_out: Sequence[TrialEpisode]) -> tuple[str, Sequence[float]]:
         """The best policy that ignores the observation, and its returns on the seeds of these episodes."""
@@ -189,7 +201,7 @@ class Trial(ABC):
     @cached_property
     def result(self) -> TrialResult:
         """Train for a short time, and play the held-out episodes before and after."""
-        self.adapt()
+        self.check_time()
         loop, start = self.loop, time.monotonic()
         with closing(loop):
             before = self.play_held_out(0)
@@ -205,13 +217,17 @@ class Trial(ABC):
                 if time.monotonic() + longest > end or _has_risen(rewards, _WINDOW[self.kind]):
                     break
             seconds = time.monotonic() - start
-            after = self.play_held_out(iteration)
-            known = [pair for pair in zip(before, after, strict=True) if not np.isnan([e.reward for e in pair]).any()]
-            if not known:
-                raise TrialError("no held-out episode has a reward")
-            before, after = map(list, zip(*known, strict=True))
-            learner = f"{self.settings.algorithm} with {self.settings.learner}"
-            return TrialResult(before, after, learner, iteration, loop.decisions, seconds, self.play_blind(before))
+            before, after = _pair(before, self.play_held_out(iteration))
+        learner = f"{iteration} iterations of {self.settings.algorithm} with {self.settings.learner}"
+        return TrialResult(before, after, learner, loop.decisions, seconds, self.play_blind(before))
+
+
+def _pair(*measurements: Sequence[TrialEpisode]) -> list[list[TrialEpisode]]:
+    """The episodes that have a reward in both measurements."""
+    known = [pair for pair in zip(*measurements, strict=True) if not np.isnan([e.reward for e in pair]).any()]
+    if not known:
+        raise TrialError("no held-out episode has a reward")
+    return [list(part) for part in zip(*known, strict=True)]
 
 
 def _has_risen(rewards: Sequence[float], window: int) -> bool:
@@ -266,8 +282,11 @@ class ControlTrial(Trial):
             size = TRIAL.group_size
             return [env.episodes[at : at + size] for at in range(0, len(env.episodes), size)]
 
-    def adapt(self) -> None:
+    def check_time(self) -> None:
+        super().check_time()
         assert self.groups  # They measure the time of a step.
+        if self.loop.config.policy == "lm":
+            raise TrialError("its actions are tokens without a tokenizer")
         seconds = min(TRIAL.seconds, count_seconds_left())
         if self.step_seconds * _MIN_STEPS > seconds:
             raise TrialError(
@@ -328,8 +347,7 @@ class TextTrial(Trial):
     def describe_env(self) -> dict[str, Any]:
         answers, seed = self.answers, self.answers.subject.seed
         if isinstance(answers, TaskAnswers):
-            per_skill = max(1, 3 * TRIAL.evaluation // len(answers.task.skills()))
-            return {"env": "palaestra/CoT-v0", "task": answers.task, "evaluation": per_skill, "seed": seed}
+            return {"env": "palaestra/CoT-v0", "task": answers.task, "evaluation": self._per_skill, "seed": seed}
         assert isinstance(answers, EnvAnswers)
         env, options = answers.part.env_id, dict(answers.part.options)
         if not env:
@@ -337,6 +355,34 @@ class TextTrial(Trial):
         if not isinstance(answers.env.unwrapped, TurnEnv | TokenEnv):
             env, options = f"text:{env}", {"env_kwargs": options}
         return {"env": env, "env_kwargs": options, "seed": seed}
+
+    @property
+    def _per_skill(self) -> int:
+        """Held-out problems per skill of a task."""
+        assert isinstance(self.answers, TaskAnswers)
+        return max(1, 3 * TRIAL.evaluation // len(self.answers.task.skills()))
+
+    @cached_property
+    def lesson(self) -> TrialResult | None:
+        """One round of `palaestra teach` with the task's own examples, which gains more in this time than its reward does."""
+        if not isinstance(self.answers, TaskAnswers) or not isinstance(self.answers.task, GenerativeTask):
+            return None
+        from palaestra.recipes.teach.recipe import teach
+
+        self.check_time()
+        task, start = self.answers.task, time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            result = teach(
+                task=task, teacher="no_state", rounds=1, test=self._per_skill, validation=1, seed=self.answers.subject.seed,
+                lesson_size=min(get_hooks(task).lesson_size, TRIAL.examples), out=f"{folder}/run", progress=False, threads=1,
+                device="cpu",
+            )  # fmt: skip
+            with Run.open(result.folder, read_only=True) as run:
+                phases = [run.store.attempts(f"{round_}/{Split.TEST}") for round_ in (0, 1)]
+        before, after = _pair(*([self._read_attempt(attempt) for attempt in phase] for phase in phases))
+        count, student = result.summary["examples"], result.summary["student"]
+        learner = f"a lesson of {count} of its examples for {student}"
+        return TrialResult(before, after, learner, count, time.monotonic() - start)
 
     @cached_property
     def groups(self) -> Sequence[Sequence[TrialEpisode]]:
@@ -403,7 +449,6 @@ class TextTrial(Trial):
         return re.search(rf"(?<![\w.]){re.escape(reference)}(?!\w|\.\d)", last) is not None
 
 
-_STOPPED = {TurnStopReason.SOLVED: True, TurnStopReason.LOST: False, TurnStopReason.ATTEMPTS: False}
+_STOPPED: Mapping[str, bool] = {TurnStopReason.SOLVED: True, TurnStopReason.LOST: False, TurnStopReason.ATTEMPTS: False}
 """What the end of a turn episode says about its success."""
 _MAX_ANSWER = 60
-
