@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from palaestra.integrations.gymformer.networks import MLPCriticNetwork as MLPCriticNetwork
     from palaestra.integrations.gymformer.train_agent import load_ppo_agent as load_ppo_agent
     from palaestra.integrations.gymformer.train_agent import train_agent as train_agent
+    from palaestra.recipes.check.recipe import check as check
     from palaestra.recipes.evaluate.compare import compare as compare
     from palaestra.recipes.evaluate.recipe import evaluate as evaluate
     from palaestra.recipes.evaluate.settings import EvaluateSettings as EvaluateSettings
@@ -80,6 +81,7 @@ _EXPORTS = {
     "palaestra.integrations.dataenvgym": "run_episode",
     "palaestra.integrations.gymformer.networks": "LMActorNetwork LMCriticNetwork MLPActorNetwork MLPCriticNetwork",
     "palaestra.integrations.gymformer.train_agent": "load_ppo_agent train_agent",
+    "palaestra.recipes.check.recipe": "check",
     "palaestra.recipes.evaluate.compare": "compare",
     "palaestra.recipes.evaluate.recipe": "evaluate",
     "palaestra.recipes.evaluate.settings": "EvaluateSettings",

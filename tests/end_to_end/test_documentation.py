@@ -11,6 +11,7 @@ from typing import Any
 import chat_server
 import processes
 import pytest
+from tests.helpers.check_table import PAGE, write_tables
 
 from palaestra.runs.run import Run
 
@@ -81,6 +82,22 @@ def test_the_tutorial_of_inspect_runs_as_printed(
     with Run.open(folder, read_only=True) as run:
         assert run.summary is not None
         assert (run.summary["after"], run.summary["problems"]) == (100.0, rows)
+
+
+def test_the_tables_of_checks_are_those_of_the_registry() -> None:
+    page = PAGE.read_text()
+    assert write_tables(page) == page, "run: python -m tests.helpers.check_table"
+
+
+def test_the_first_of_the_checks_finds_what_is_printed(tmp_path: Path) -> None:
+    table, output = re.findall(r"```\n((?:question,|warn |fail ).*?)```", PAGE.read_text(), re.S)
+    (tmp_path / "capitals.csv").write_text(table)
+    (tmp_path / "my_scorer.py").write_text(code("docs/check.md", "def matches"))
+    arguments = ("--task", "capitals.csv", "--option", "scorer=my_scorer.py:matches")
+    result = processes.run_command("check", *arguments, cwd=tmp_path)
+    assert result.returncode == 1, result.stderr
+    faults = re.compile(r"^(?:fail|warn) [\w.]+(?=: )", re.MULTILINE)
+    assert faults.findall(result.stdout) == faults.findall(output) != []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

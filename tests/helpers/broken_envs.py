@@ -585,3 +585,114 @@ class InvertedSign(Reach):
     def step(self, action: Any) -> Any:
         observation, reward, *rest = super().step(action)
         return (observation, -reward, *rest)
+
+
+class Teach(gymnasium.Env):
+    """A lesson environment: the action divides a lesson over three skills, the reward is the student's gain.
+
+    The student is a linear regression on one-hot skills. It learns by gradient descent on noisy examples.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0.0, 100.0, (3,), np.float32)
+        self.action_space = spaces.Box(0.0, 1.0, (3,), np.float32)
+        self.goal, self.student, self.round = np.zeros(3), np.zeros(3), 0
+
+    def measure(self) -> Any:
+        return np.abs(self.goal - self.student)
+
+    def observe(self) -> Any:
+        return self.measure().astype(np.float32)
+
+    def restore(self) -> None:
+        self.student = np.zeros(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.goal, self.round = self.np_random.uniform(1, 5, 3), 0
+        self.restore()
+        return self.observe(), self.inform()
+
+    def inform(self) -> dict[str, Any]:
+        return {}
+
+    def draw_skills(self, weights: Any) -> Any:
+        return self.np_random.choice(3, 12, p=weights)
+
+    def step(self, action: Any) -> Any:
+        weights = np.clip(np.asarray(action, dtype=float), 0.0, 1.0) + 1e-3
+        before = self.measure().sum()
+        for skill in self.draw_skills(weights / weights.sum()):
+            self.student[skill] += 0.1 * (self.goal[skill] + 0.1 * self.np_random.normal() - self.student[skill])
+        self.round += 1
+        return self.observe(), self.reward(before), False, self.round >= 5, self.inform()
+
+    def reward(self, before: float) -> float:
+        return float(before - self.measure().sum())
+
+
+@plant("runtime.episode_determinism")
+class KeepsStudent(Teach):
+    """The student of one episode goes on in the next."""
+
+    def restore(self) -> None:
+        self.student = 0.5 * self.student
+
+    def observe(self) -> Any:
+        return np.full(3, self.round, dtype=np.float32)
+
+
+@plant("runtime.seed_control")
+class SharedStudent(Teach):
+    """All instances teach one student, which a reset does not restore."""
+
+    shared: ClassVar[Any] = np.zeros(3)
+
+    def restore(self) -> None:
+        self.student = type(self).shared
+
+
+@plant("runtime.global_random")
+class DrawsLessonsGlobally(Teach):
+    def draw_skills(self, weights: Any) -> Any:
+        np.random.seed(7)  # noqa: NPY002
+        return np.random.choice(3, 12, p=weights)  # noqa: NPY002
+
+
+@plant("runtime.reward_well_formed")
+class RelativeGain(Teach):
+    """The gain is divided by the gain before, which is 0 in the first round."""
+
+    def reward(self, before: float) -> float:
+        gain = np.float64(super().reward(before))
+        with np.errstate(all="ignore"):
+            return float(gain / np.float64(self.round - 1))
+
+
+@plant("runtime.observation_schema")
+class GrowingState(Teach):
+    """The errors are appended to the observation."""
+
+    def observe(self) -> Any:
+        return np.concatenate([self.measure()] * (1 + self.round)).astype(np.float32)
+
+
+@plant("runtime.episode_determinism")
+class TimedTraining(Teach):
+    """The training stops by the clock, so that a slow machine learns less."""
+
+    def draw_skills(self, weights: Any) -> Any:
+        skills = super().draw_skills(weights)
+        return skills[: int(time.perf_counter_ns() // 1000 % 12)]
+
+
+@plant("runtime.action_bounds")
+class PaysForSize(Teach):
+    """A lesson beyond the bounds teaches more."""
+
+    def reward(self, before: float) -> float:
+        return super().reward(before) + float(np.sum(self.last))
+
+    def step(self, action: Any) -> Any:
+        self.last = np.asarray(action)
+        return super().step(action)

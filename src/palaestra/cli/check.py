@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,6 +72,8 @@ def check(
         oracle=load_reference(oracle) if oracle else None,
         seed=seed,
     )
+    if oracle:
+        subject.command += f" --oracle {shlex.quote(oracle)}"
     if not json_:
         for line in describe_plan(plan_checks(subject, level, only or ())):
             say(line)
@@ -86,7 +90,7 @@ def check(
     else:
         print_report(report)
     if out is not None:
-        from palaestra.report.check import write_check_report
+        from palaestra.report.page import write_check_report
 
         say(f"report: {write_check_report(report, out)}")
     if report.verdict == "fail":
@@ -116,9 +120,15 @@ def print_report(report: SubjectReport) -> None:
     table = make_table(None, "check")
     for title in ("status", "result"):
         table.add_column(title, overflow="fold")
+    blocked = Counter(result.summary for result in report.results if result.status == "skip")
     for result in report.results:
+        if result.status == "skip" and blocked[result.summary] > 3:
+            continue
         table.add_row(result.check_id, Text(result.status, _COLORS[result.status]), result.summary)
     console.print(table)
+    for summary, count in blocked.items():
+        if count > 3:
+            say(f"{count} checks skipped: {summary}")
     for result in report.results:
         if result.remediation:
             console.print(_describe_fault(result))

@@ -16,7 +16,7 @@ from palaestra.core.errors import MissingExtraError, RunError
 def view(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUNS]...", help="Folders with runs, or run folders. Default: runs/."),
+        typer.Argument(metavar="[RUNS]...", help="Folders with runs or checks, or a check.json. Default: runs/."),
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 0,
@@ -26,10 +26,11 @@ def view(
     try:
         import uvicorn
 
+        from palaestra.report.page import CHECK
         from palaestra.view import make_app
     except ImportError as error:
         raise MissingExtraError("starlette and uvicorn", "serve", "the viewer") from error
-    folders = folders or [Path("runs")]
+    folders = [path.parent if path.name == CHECK and path.is_file() else path for path in folders or [Path("runs")]]
     for folder in folders:
         if not folder.is_dir():
             raise RunError(f"there is no folder {folder}; name a folder with runs: palaestra view FOLDER")

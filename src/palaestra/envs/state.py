@@ -20,10 +20,12 @@ import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
 
+Value = Any
+"""A Python value that an environment holds, or its stored form."""
 _GENERATOR_CLASSES = (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
-_BIT_GENERATORS: dict[str, Any] = {kind.__name__: kind for kind in _GENERATOR_CLASSES}
-_SEQUENCES: dict[str, Any] = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
-_MAPPINGS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict)}
+_BIT_GENERATORS: dict[str, Value] = {kind.__name__: kind for kind in _GENERATOR_CLASSES}
+_SEQUENCES: dict[str, Value] = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
+_MAPPINGS: dict[str, Value] = {kind.__name__: kind for kind in (dict, OrderedDict)}
 _UNCHANGING = (type, ModuleType, EnvSpec, np.dtype, np.ufunc)
 _MISSING = object()
 
@@ -32,7 +34,7 @@ class StateError(ValueError):
     """A state that cannot be stored as data, or does not fit the environment."""
 
 
-def save_state(value: Any) -> str:
+def save_state(value: Value) -> str:
     """Convert an environment, alone or among plain values, to JSON.
 
     Raises:
@@ -41,7 +43,7 @@ def save_state(value: Any) -> str:
     return json.dumps(_Writer().write(value), separators=(",", ":"))
 
 
-def load_state(text: str, fresh: Any) -> Any:
+def load_state(text: str, fresh: Value) -> Value:
     """Return the value that `save_state` has converted. Objects in it are those of `fresh`, with the stored attributes.
 
     Raises:
@@ -53,9 +55,9 @@ def load_state(text: str, fresh: Any) -> Any:
 class _Writer:
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
-        self._alive: list[Any] = []  # The numbers are valid as long as the objects live.
+        self._alive: list[Value] = []  # The numbers are valid as long as the objects live.
 
-    def write(self, value: Any) -> Any:
+    def write(self, value: Value) -> Value:
         kind = type(value)
         if value is None or kind in (bool, int, float, str):
             return value
@@ -99,9 +101,9 @@ class _Writer:
 
 class _Reader:
     def __init__(self) -> None:
-        self._values: list[Any] = []
+        self._values: list[Value] = []
 
-    def read(self, node: Any, fresh: Any = _MISSING) -> Any:
+    def read(self, node: Value, fresh: Value = _MISSING) -> Value:
         if not isinstance(node, dict):
             return node
         if "same" in node:
@@ -116,7 +118,7 @@ class _Reader:
         self._values[number] = value = self._build(tag, node, fresh, number)
         return value
 
-    def _restore(self, tag: str, node: dict[str, Any], fresh: Any) -> None:
+    def _restore(self, tag: str, node: dict[str, Value], fresh: Value) -> None:
         """Give an object of the fresh environment the stored attributes."""
         name = fresh.__qualname__ if isinstance(fresh, (FunctionType, MethodType)) else _name(type(fresh))
         if name != node[tag]:
@@ -127,14 +129,14 @@ class _Reader:
             for cell, content in zip(fresh.__closure__ or (), node["cells"], strict=True):
                 cell.cell_contents = self.read(content, cell.cell_contents)
         elif tag == "object":
-            before = vars(fresh)
+            before: dict[str, Value] = fresh.__dict__
             after = {
                 name: self.read(content, before.get(name, _MISSING)) for name, content in node["attributes"].items()
             }
             before.clear()
             before.update(after)
 
-    def _build(self, tag: str, node: dict[str, Any], fresh: Any, number: int) -> Any:
+    def _build(self, tag: str, node: dict[str, Value], fresh: Value, number: int) -> Value:
         """Build a new value."""
         content = node[tag]
         if tag == "bytes":
@@ -143,7 +145,7 @@ class _Reader:
             array = _read_array(content)
             return array if tag == "array" else array[()] if tag == "scalar" else torch.from_numpy(array)
         if tag in ("list", "deque"):
-            value: Any = [] if tag == "list" else deque(maxlen=node["maxlen"])
+            value: Value = [] if tag == "list" else deque(maxlen=node["maxlen"])
             self._values[number] = value
             value.extend(self._read_entries(content, fresh))
             return value
@@ -176,16 +178,16 @@ class _Reader:
             return type(fresh)[node["member"]]
         raise StateError(f"the state has an unknown {tag}")
 
-    def _read_entries(self, nodes: list[Any], fresh: Any) -> list[Any]:
+    def _read_entries(self, nodes: list[Value], fresh: Value) -> list[Value]:
         others = list(fresh) if isinstance(fresh, (list, tuple, deque)) and len(fresh) == len(nodes) else []
         return [self.read(node, others[k] if others else _MISSING) for k, node in enumerate(nodes)]
 
 
-def _get_attributes(value: Any) -> dict[str, Any]:
+def _get_attributes(value: Value) -> dict[str, Value]:
     """Return the attributes of an object of Python code. Raises if it has any other state."""
     try:
         function, arguments, state, *rest = (*value.__reduce_ex__(2), None, None, None)[:5]
-        attributes: dict[str, Any] = vars(value)
+        attributes: dict[str, Value] = value.__dict__
         is_plain = function is copyreg.__newobj__ and arguments == (type(value),) and rest == [None, None]  # type: ignore[attr-defined]
         state = attributes if state is None else state
         if is_plain and [(k, id(v)) for k, v in state.items()] == [(k, id(v)) for k, v in attributes.items()]:
@@ -199,12 +201,12 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _write_array(array: np.ndarray) -> list[Any]:
+def _write_array(array: np.ndarray) -> list[Value]:
     if array.dtype.hasobject or array.dtype.names:
         raise StateError(f"an array of {array.dtype} cannot be stored as data")
     return [array.dtype.str, list(array.shape), base64.b64encode(array.tobytes()).decode()]
 
 
-def _read_array(content: list[Any]) -> np.ndarray:
+def _read_array(content: list[Value]) -> np.ndarray:
     kind, shape, data = content
     return np.frombuffer(base64.b64decode(data), dtype=kind).reshape(shape).copy()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from markupsafe import Markup, escape
+
 from palaestra.core.records import Report
 from palaestra.core.statistics import Gain, Mean
 from palaestra.runs.provenance import describe_cost
@@ -138,6 +140,15 @@ def short_path(text: str) -> str:
     for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
         text = re.sub(rf"(^|[:= ]){re.escape(str(folder))}/", rf"\1{name}", text)
     return text
+
+
+def mark_code(text: str) -> Markup:
+    """Set what stands in backticks as code. Everything else is escaped.
+
+    >>> mark_code("call `reset` & <b>")
+    Markup('call <code>reset</code> &amp; &lt;b&gt;')
+    """
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def seconds(value: float) -> str:

@@ -1,7 +1,8 @@
-"""Write `report.html` of a run, a study, a bench or a comparison."""
+"""Write `report.html` of a run, a study, a bench, a check or a comparison."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -22,19 +23,20 @@ from palaestra.report.charts import span, table_behind
 from palaestra.report.figures import FORMATS, PageFigure, find_tables, name_figures, write_parts
 from palaestra.report.formatting import short_path
 from palaestra.report.notes import read_notes
-from palaestra.runs.files import write_text
+from palaestra.runs.files import storage_errors, write_text
 from palaestra.runs.log import read_failure, read_log
 from palaestra.runs.provenance import describe_cost
 from palaestra.runs.run import Run, is_running
 from palaestra.version import __version__
 
 if TYPE_CHECKING:
+    from palaestra.recipes.check.records import SubjectReport
     from palaestra.recipes.evaluate.compare import CompareResult
 
 _RECIPES = ("evaluate", "teach", "train", "research")
 """The recipes with a report. The page of each is imported when it is needed, and with it the recipe."""
-STUDY, BENCH = "study.json", "bench.json"
-"""The files with the plan of a study, and of a bench."""
+STUDY, BENCH, CHECK = "study.json", "bench.json", "check.json"
+"""The files with the plan of a study and of a bench, and with the report of a check."""
 _LOG_LINES = 12
 """Lines of the log on the page of a run that has not ended."""
 _MIN_CONTENTS = 4
@@ -45,7 +47,7 @@ _SECTIONS = re.compile(r'<section id="([^"]+)">\s*<h2>(.*?)</h2>', re.DOTALL)
 
 
 def write_report(folder: str | Path) -> Path:
-    """Write `report.html` into the folder of a run, a study or a bench and return its path.
+    """Write `report.html` into the folder of a run, a study, a bench or a check and return its path.
 
     The page needs no network and no other file. The report of a running run shows the results so far. A teach run also
     gets its lessons as `lessons.jsonl`. The page of a study or a bench links to the reports of its runs, which are
@@ -73,7 +75,7 @@ def write_report(folder: str | Path) -> Path:
 
 
 def read_page(folder: Path, with_texts: bool = True) -> tuple[str, Json]:
-    """Return the name of the template for the folder of a run, a study or a bench, and what it shows.
+    """Return the name of the template for the folder of a run, a study, a bench or a check, and what it shows.
 
     Arguments:
         with_texts: whether a page has whole conversations; the viewer has a page of its own for them.
@@ -91,6 +93,10 @@ def read_page(folder: Path, with_texts: bool = True) -> tuple[str, Json]:
         from palaestra.report.bench import bench_page
 
         return "bench", bench_page(read_bench(folder))
+    if is_check(folder):
+        from palaestra.report.check import check_page, read_check_report
+
+        return "check", check_page(read_check_report(folder / CHECK))
     with Run.open(folder, read_only=True) as run:
         if run.recipe not in _RECIPES:
             known = ", ".join(_RECIPES)
@@ -98,6 +104,11 @@ def read_page(folder: Path, with_texts: bool = True) -> tuple[str, Json]:
         make_page = load_reference(f"palaestra.report.{run.recipe}:{run.recipe}_page")
         options = {"with_texts": with_texts} if run.recipe == "research" else {}
         return run.recipe, {**make_page(run, **options), **_read_end(run)}
+
+
+def is_check(folder: Path) -> bool:
+    """Whether a folder has the report of a check, and no run."""
+    return os.path.lexists(folder / CHECK) and not os.path.lexists(folder / "settings.json")
 
 
 def _read_end(run: Run) -> Json:
@@ -127,6 +138,27 @@ def render_comparison(result: CompareResult) -> str:
 
     names = f"{result.first.folder.resolve().name} and {result.second.folder.resolve().name}"
     return _render("compare", compare_page(result), names)
+
+
+def write_check_report(report: SubjectReport, path: Path) -> Path:
+    """Write the report of a check: as a page to a file that ends in `.html`, as a badge to `.svg`, otherwise as JSON.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    from palaestra.report.check import check_page, draw_badge
+
+    match path.suffix:
+        case ".html":
+            content = _render("check", check_page(report), path.stem)
+        case ".svg":
+            content = draw_badge(report)
+        case _:
+            content = report.to_json()
+    with storage_errors(path, f"writing {path.name}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, content)
+    return path
 
 
 def render_with_figures(folder: Path) -> tuple[str, list[PageFigure]]:

@@ -17,9 +17,10 @@ from palaestra.core.errors import RunError
 from palaestra.core.records import Json
 from palaestra.core.text import clean, clean_text
 from palaestra.recipes.runs import PERCENT
+from palaestra.report.check import describe_verdict, read_check_report
 from palaestra.report.formatting import format_span, plain, short_path
 from palaestra.report.notes import NOTES, read_notes
-from palaestra.report.page import BENCH, STUDY
+from palaestra.report.page import BENCH, CHECK, STUDY, is_check
 from palaestra.report.parts import describe_learner
 from palaestra.runs.files import read_json
 from palaestra.runs.log import TRACEBACK, read_failure
@@ -67,7 +68,7 @@ class RunCard:
 
     Arguments:
         id: the path of the folder below the root; it names the run in URLs.
-        kind: the recipe, or `study` or `bench`.
+        kind: the recipe, or `study`, `bench` or `check`.
         subject: what was learned or asked, for example the environment or the task.
         figure: the main number with the ends of its interval; `None` if there is none yet.
         spark: the training curve.
@@ -176,7 +177,7 @@ def file_state(folder: Path) -> tuple[int, ...]:
     """Numbers that change when a run writes something."""
     state: list[int] = []
     base = str(folder)  # Joining paths takes longer than reading their state.
-    files = ("settings.json", "store.sqlite", "store.sqlite-wal", "summary.json", TRACEBACK, NOTES, STUDY, BENCH)
+    files = ("settings.json", "store.sqlite", "store.sqlite-wal", "summary.json", TRACEBACK, NOTES, STUDY, BENCH, CHECK)
     for name in files:
         try:
             status = os.stat(f"{base}/{name}")
@@ -197,10 +198,26 @@ def read_card(folder: Path, run_id: str) -> RunCard:
                 subject, noted = _clean_line(folder.name), read_notes(folder)
                 card = RunCard(run_id, folder, kind, "ended", subject=subject, started=_read_start(folder))
                 return replace(card, name=noted.name, notes=noted.text)
-        return _read_run(folder, run_id)
+        return _read_check(folder, run_id) if is_check(folder) else _read_run(folder, run_id)
     except Exception as error:  # A folder of somebody else can be damaged in any way.
         reason = _clean_line(str(error).strip().partition("\n")[0] or type(error).__name__, 500)
         return RunCard(run_id, folder, "unreadable", "failed", started=_read_start(folder), problem=reason)
+
+
+def _read_check(folder: Path, run_id: str) -> RunCard:
+    report, noted = read_check_report(folder / CHECK), read_notes(folder)
+    return RunCard(
+        run_id,
+        folder,
+        "check",
+        "ended",
+        subject=_clean_line(short_path(report.target)),
+        method=describe_verdict(report),
+        started=_read_start(folder),
+        seconds=_read_finite(report.seconds),
+        name=_clean_line(noted.name),
+        notes=noted.text,
+    )
 
 
 def _read_run(folder: Path, run_id: str) -> RunCard:
@@ -310,14 +327,14 @@ def _read_start(folder: Path, provenance: Json | None = None) -> str:
     """When the run was started, in UTC; without its provenance, when its first file was written."""
     if provenance and provenance["started"].get("time"):
         return _clean_line(provenance["started"]["time"]).replace("T", " ").removesuffix("Z")
-    for name in ("settings.json", STUDY, BENCH):
+    for name in ("settings.json", STUDY, BENCH, CHECK):
         with suppress(OSError, ValueError, OverflowError):  # No such file, or a time out of range.
             return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime((folder / name).lstat().st_mtime))
     return ""
 
 
 def _is_run(folder: Path) -> bool:
-    return any(os.path.lexists(folder / name) for name in ("settings.json", STUDY, BENCH))
+    return any(os.path.lexists(folder / name) for name in ("settings.json", STUDY, BENCH, CHECK))
 
 
 def _find_runs(folder: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:

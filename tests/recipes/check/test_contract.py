@@ -21,6 +21,7 @@ SOUND = ("CartPole-v1", "FrozenLake-v1", "Blackjack-v1", "Pendulum-v1", "CliffWa
 @pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.__name__)
 def test_a_planted_fault_is_found(kind: type[gymnasium.Env], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palaestra.recipes.check.runner._MIN_SECONDS", 3.0)
+    monkeypatch.setattr("palaestra.recipes.check.runner._START_SECONDS", 6.0)
     monkeypatch.setattr("palaestra.recipes.check.runner._PATIENCE", 1.0)
     report = check(f"{HERE}:{kind.__name__}", only=FAULTS[kind])
     result = report.get(FAULTS[kind])
@@ -30,7 +31,11 @@ def test_a_planted_fault_is_found(kind: type[gymnasium.Env], monkeypatch: pytest
     assert "palaestra check" in result.reproduction
 
 
-@pytest.mark.parametrize("name", [*SOUND, f"{HERE}:Walk", f"{HERE}:Reach"], ids=lambda name: name.rpartition(":")[2])
+@pytest.mark.parametrize(
+    "name",
+    [*SOUND, *(f"{HERE}:{name}" for name in ("Walk", "Reach", "Teach"))],
+    ids=lambda name: name.rpartition(":")[2],
+)
 def test_a_sound_environment_passes(name: str) -> None:
     report = check(name)
     assert not report.with_status(CheckStatus.FAIL, CheckStatus.WARN)

@@ -18,7 +18,7 @@ from typing import Any
 from gymnasium import Wrapper
 
 from palaestra.core.errors import PalaestraError, TooFewProblemsError
-from palaestra.core.records import Completion, Failure, Message, Problem, Score, Split
+from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.registry import describe_error
 from palaestra.core.seeding import Seeds
 from palaestra.core.text import clean_text
@@ -26,6 +26,7 @@ from palaestra.envs.base import GymEnv, draw_up_to
 from palaestra.envs.token.base import TokenEnv
 from palaestra.recipes.check.subjects import EnvPart, Subject
 from palaestra.tasks.base import GenerativeTask, Task, get_hooks
+from palaestra.tasks.texts import digest_texts
 
 MAX_TURNS = 8
 """Turns in which the same text is repeated until an environment ends its episode."""
@@ -219,10 +220,10 @@ class TaskAnswers(Answers):
     def _draw_examples(self, per_skill: int) -> list[Case]:
         """Cases of the task's own worked examples, which carry a right answer."""
         assert isinstance(self.task, GenerativeTask)
-        generator, hooks, cases = Seeds(self.subject.seed).derive("check").generator(), get_hooks(self.task), []
+        generator, cases = Seeds(self.subject.seed).derive("check").generator(), []
         for skill in self.task.skills():
             for example in self.task.write_examples(skill, "", min(per_skill, 4), generator):
-                problem = hooks.to_problem(example)
+                problem = pose(self.task, example)
                 if problem is not None:
                     cases.append(Case(problem.id, example.messages, example.reference, (example.response,), problem))
         return cases
@@ -240,6 +241,15 @@ class TaskAnswers(Answers):
         if not isinstance(outcome, Score):
             return TextReward(None, error=f"score returned {outcome!r}, not a Score or a Failure", seconds=seconds)
         return TextReward(outcome.value, seconds=seconds)
+
+
+def pose(task: Task, example: Example) -> Problem | None:
+    """The problem of a worked example; `None` if its answer cannot be scored."""
+    hooks = get_hooks(task)
+    if hooks.overrides("to_problem") or not example.reference:
+        return hooks.to_problem(example)
+    name = digest_texts(*(message.text for message in example.messages))
+    return Problem(name, example.messages, example.reference, example.skill, example.subskill, example.metadata)
 
 
 class EnvAnswers(Answers):

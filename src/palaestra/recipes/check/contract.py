@@ -40,7 +40,13 @@ _END_STEPS, _END_SECONDS = 2000, 4.0
 _SPACES, _EPISODES = "runtime.observation_schema", "runtime.episode_determinism"
 
 
-@env_check("runtime.starts", 1, "env", "Make the constructor and `reset` work without further arguments.", is_gate=True)
+@env_check(
+    "runtime.starts",
+    1,
+    "env",
+    "Make the constructor and `reset` work, or pass missing arguments: `--option NAME=VALUE`.",
+    is_gate=True,
+)
 def check_start(part: EnvPart) -> CheckFinding:
     """The environment can be made and reset."""
     start = time.perf_counter()
@@ -553,15 +559,16 @@ def check_render(part: EnvPart) -> CheckFinding:
             mode for mode in (env.unwrapped.metadata or {}).get("render_modes", ()) if mode in ("ansi", "rgb_array")
         ]
         plain = play(env, part.seed, min(part.steps, 10))
+        is_own = "metadata" in vars(type(env.unwrapped))
     if not modes or not part.env_id:
         return skipped("it declares no mode `ansi` or `rgb_array`")
     for mode in modes:
         try:
             env = part.remake(render_mode=mode)
         except (TypeError, ImportError, gymnasium.error.Error, PalaestraError) as error:
-            if isinstance(error, TypeError):
+            if isinstance(error, TypeError) and is_own:
                 return warned(f"it declares the render mode {mode} and cannot be made with it: {describe_error(error)}")
-            return skipped(f"the render mode {mode} needs a package that is missing: {describe_error(error)}")
+            return skipped(f"it cannot be made with the render mode {mode}: {describe_error(error)}")
         try:
             env.reset(seed=part.seed)
             drawn, shown = Episode(part.seed, plain.first), None

@@ -52,8 +52,8 @@ def play_policy(env: GymEnv, seed: int, policy: Policy, steps: int = _STEPS) -> 
     for _ in range(steps):
         _, reward, terminated, truncated, info = env.step(policy(info))
         total += float(reward)
-        told = read_success(info)
-        success = success if told is None else told
+        news = read_success(info)
+        success = success if news is None else news
         if terminated or truncated:
             break
     return total, success

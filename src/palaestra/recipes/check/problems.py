@@ -17,7 +17,7 @@ from palaestra.core.errors import TooFewProblemsError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Role, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import short_repr
-from palaestra.recipes.check.answers import FORMS, TaskAnswers
+from palaestra.recipes.check.answers import FORMS, TaskAnswers, pose
 from palaestra.recipes.check.elsewhere import call_elsewhere
 from palaestra.recipes.check.records import CheckFinding, FaultError, env_check, failed, passed, skipped, warned
 from palaestra.recipes.check.subjects import Subject
@@ -360,7 +360,7 @@ def check_examples(answers: TaskAnswers) -> CheckFinding:
     task = answers.task
     if not isinstance(task, GenerativeTask):
         return skipped("the task writes no examples")
-    hooks, generator = get_hooks(task), Seeds(answers.subject.seed).derive("check").generator()
+    generator = Seeds(answers.subject.seed).derive("check").generator()
     held = {_get_key(p): split for split in (Split.VALIDATION, Split.TEST) for p in answers.samples[split]}
     wrong, shared, unscored, total = list[str](), list[str](), list[str](), 0
     for skill in task.skills():
@@ -368,7 +368,7 @@ def check_examples(answers: TaskAnswers) -> CheckFinding:
             total += 1
             if _get_key(example) in held:
                 shared.append(f"{held[_get_key(example)]}: {short_repr(example.messages[-1].text)}")
-            problem = hooks.to_problem(example)
+            problem = pose(task, example)
             if problem is None:
                 continue
             outcome = task.score(problem, Completion(example.response))

@@ -9,7 +9,7 @@ from typing import Any
 from palaestra.core.errors import SettingsError, UnknownNameError
 from palaestra.core.records import Listener, ignore
 from palaestra.recipes.check import contract, control, floors, problems, research, scorer  # noqa: F401  (they register checks)
-from palaestra.recipes.check.records import ENV_CHECKS, LEVELS, EnvCheck, SubjectReport
+from palaestra.recipes.check.records import ENV_CHECKS, LEVELS, CheckStatus, EnvCheck, SubjectReport
 from palaestra.recipes.check.runner import list_applicable, run_checks
 from palaestra.recipes.check.subjects import Subject, make_subject
 
@@ -54,7 +54,10 @@ def check_subject(
     """Check a subject that `make_subject` has made."""
     start = time.monotonic()
     results, stopped = run_checks(subject, plan_checks(subject, level, only), budget=budget, listener=listener)
-    return SubjectReport(subject.name, level, tuple(results), time.monotonic() - start, subject.seed, stopped)
+    # A check of two parts does not appear as skipped for the part that the subject lacks.
+    names = {result.check_id for result in results if result.status is not CheckStatus.SKIP}
+    kept = [result for result in results if result.status is not CheckStatus.SKIP or result.check_id not in names]
+    return SubjectReport(subject.name, level, tuple(kept), time.monotonic() - start, subject.seed, stopped)
 
 
 def plan_checks(subject: Subject, level: int, only: str | Sequence[str] = ()) -> list[EnvCheck]:

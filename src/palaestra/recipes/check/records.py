@@ -15,9 +15,13 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from palaestra.core.errors import PalaestraError
+from palaestra.core.text import clean
+from palaestra.runs.files import from_json
 
 SCHEMA_VERSION = "1"
 """Version of the JSON report, as in RFC 008."""
+_DEFAULT_LEVEL = 3
+"""The level of a command that names none."""
 LEVELS = {1: "contract", 2: "scorer", 3: "leaks and floors", 4: "learnability"}
 Part = Literal["env", "answers", "problems", "research", "trial"]
 """What a check examines: the Gymnasium environment, the rewards of texts, a task's problems, a research task, or a short
@@ -205,23 +209,19 @@ class SubjectReport:
             "results": [asdict(result) for result in self.results],
             "verdict": self.verdict,
         }
-        return json.dumps(data, indent=2, default=str)
+        # An infinite number, which JSON does not have, becomes a text.
+        plain = json.loads(json.dumps(data, default=str), parse_constant=str)
+        return json.dumps(clean(plain), indent=2, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> SubjectReport:
-        """Read a report that `to_json` wrote."""
-        data = json.loads(text)
-        results = [
-            CheckRecord(**{**entry, "status": CheckStatus(entry["status"]), "evidence": tuple(entry["evidence"])})
-            for entry in data["results"]
-        ]
-        return cls(data["target"], data["level"], tuple(results), data["seconds"], data["seed"], data["stopped"])
+        """Read a report that `to_json` wrote. Raises `ValueError` if it is damaged."""
+        return from_json(cls, text)
 
 
 def to_record(check: EnvCheck, finding: CheckFinding, command: str, seconds: float) -> CheckRecord:
     """Combine a check with what it found."""
     is_fault = finding.status in (CheckStatus.FAIL, CheckStatus.WARN)
-    seed = "" if finding.seed is None else f" --seed {finding.seed}"
     return CheckRecord(
         check.check_id,
         check.level,
@@ -230,7 +230,16 @@ def to_record(check: EnvCheck, finding: CheckFinding, command: str, seconds: flo
         finding.summary,
         tuple(text if len(text) <= 600 else f"{text[:600]}..." for text in finding.evidence),
         dict(finding.measured),
-        f"{command} --only {check.check_id}{seed}" if is_fault else "",
+        write_reproduction(command, check, finding.seed) if is_fault else "",
         check.remedy if is_fault else "",
         seconds,
     )
+
+
+def write_reproduction(command: str, check: EnvCheck, seed: int | None) -> str:
+    """Narrow a command, or a call in Python, to one check and the seed that shows the fault."""
+    values = {"level": check.level if check.level > _DEFAULT_LEVEL else None, "only": check.check_id, "seed": seed}
+    given = {name: value for name, value in values.items() if value is not None}
+    if command.startswith("palaestra.check("):
+        return f"{command[:-1]}, {', '.join(f'{name}={value!r}' for name, value in given.items())})"
+    return command + "".join(f" --{name} {value}" for name, value in given.items())

@@ -34,10 +34,9 @@ from palaestra.recipes.check.records import (
 from palaestra.recipes.check.subjects import Subject
 
 _PATIENCE = 10.0
-"""How many times its expected seconds a check may take."""
-_MIN_SECONDS = 20.0
-_HANGING = 3.0
-"""How many times its expected seconds a check takes that is said to hang, if the budget ends it."""
+"""How many times its expected seconds a check may take, and how many times the seconds of the slowest gate."""
+_MIN_SECONDS, _START_SECONDS = 20.0, 300.0
+"""The least time limit of a check, and of a gate, which shows how slow the environment is."""
 _MAX_HANGS = 2
 """Checks that may hang before the rest is skipped."""
 
@@ -85,18 +84,19 @@ def run_checks(
 
     Arguments:
         budget: seconds for all checks; 0 for no limit. A check that has started ends by its own limit or by the budget.
+            One that is ended by the budget has no result.
 
     Returns:
         the results, and why checks are missing; empty if none are.
     """
-    start, results, hangs = time.monotonic(), list[CheckRecord](), 0
+    start, results, hangs, slowest = time.monotonic(), list[CheckRecord](), 0, 0.0
     worker: _Worker | None = None
     by_id: dict[str, CheckRecord] = {}
     try:
         for number, check in enumerate(checks):
             left = budget - (time.monotonic() - start) if budget else float("inf")
             if left <= 0:
-                return results, f"the budget of {budget:g} s is spent; {len(checks) - number} checks did not run"
+                break
             listener(Event(check.check_id, number, len(checks)))
             began = time.monotonic()
             needed = (*(gate.check_id for gate in checks[:number] if gate.is_gate), *check.after)
@@ -107,17 +107,21 @@ def run_checks(
                 finding = skipped(f"{blocking} failed")
             else:
                 worker = worker or _Worker(subject)
-                limit = max(_MIN_SECONDS, _PATIENCE * check.seconds)
+                least = _START_SECONDS if check.is_gate else _MIN_SECONDS
+                limit = max(least, _PATIENCE * check.seconds, _PATIENCE * slowest)
                 finding = worker.run(check, min(limit, left))
-                if worker.is_late and left < min(limit, _HANGING * check.seconds):
-                    return results, f"the budget of {budget:g} s is spent; {len(checks) - number} checks did not end"
                 if worker.is_lost:
                     hangs, worker = hangs + 1, None
+                    if budget and time.monotonic() - start >= budget:
+                        break  # The budget ended it, not its own limit.
             record = to_record(check, finding, subject.command, time.monotonic() - began)
             results.append(record)
+            if check.is_gate:
+                slowest = max(slowest, record.seconds)
             if check.check_id not in by_id or _has_failed(record):
                 by_id[check.check_id] = record
-        return results, ""
+        missing = len(checks) - len(results)
+        return results, f"the budget of {budget:g} s is spent; {missing} checks did not end" if missing else ""
     finally:
         if worker is not None:
             worker.close()
@@ -133,7 +137,7 @@ class _Worker:
     def __init__(self, subject: Subject) -> None:
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
-        self.is_lost = self.is_late = False
+        self.is_lost = False
         self._stacks = Path(tempfile.mkstemp(prefix="palaestra-check-")[1])
         self._pipe, inside = context.Pipe()
         self._process = context.Process(  # type: ignore[attr-defined]
@@ -149,7 +153,7 @@ class _Worker:
             if self._pipe.poll(seconds):
                 finding: CheckFinding = self._pipe.recv()
                 return finding
-            self.is_lost = self.is_late = True
+            self.is_lost = True
             where = self._locate()
             self._kill()
             return failed(f"it did not return within {seconds:.0f} s", *where)
@@ -190,7 +194,7 @@ def _serve(subject: Subject, pipe: Connection, stacks: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(stacks, "w") as file:
         if hasattr(faulthandler, "register"):
-            faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+            faulthandler.register(signal.SIGUSR1, file=file, all_threads=False)
         parts = SubjectParts(subject)
         while True:
             try:

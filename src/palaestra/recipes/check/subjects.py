@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Json
-from palaestra.core.registry import find_reference, is_reference
+from palaestra.core.registry import find_reference, is_reference, is_temporary
 from palaestra.core.spaces import UnicodeText
 from palaestra.envs.base import GymEnv
 from palaestra.envs.factory import describe_env, get_spec
@@ -63,7 +63,8 @@ class EnvPart:
             with suppress(Exception):  # A check says what is wrong.
                 env.step(action)
             seconds = time.perf_counter() - start
-        return int(min(_MAX_STEPS, max(_MIN_STEPS, _EPISODE_SECONDS / max(seconds, 1e-6))))
+        least = _MIN_STEPS if seconds < 0.5 else 2
+        return int(min(_MAX_STEPS, max(least, _EPISODE_SECONDS / max(seconds, 1e-6))))
 
     def remake(self, **arguments: Any) -> GymEnv:
         """Make an instance with further arguments."""
@@ -121,9 +122,8 @@ def make_subject(
         name = getattr(source, "name", type(source).__name__)
         return Subject(str(name), f"palaestra.check({name})", task=source, oracle=oracle, seed=seed)  # type: ignore[arg-type]
     if isinstance(source, str | Path):
-        command = f"palaestra check {'--task ' if is_task else ''}{shlex.quote(str(source))}"
-        command += "".join(f" --option {shlex.quote(f'{name}={value}')}" for name, value in options.items())
         name = str(source)
+        command = _write_command(f"--task {shlex.quote(name)}" if is_task else shlex.quote(name), options)
         if not is_task and (isinstance(source, Path) or name in task_names() or is_task_folder(Path(name))):
             return Subject(name, command, research=load_task(source, **options), seed=seed)
         if is_task or _names_task(name):
@@ -134,14 +134,17 @@ def make_subject(
     env_id, more = describe_env(source)
     _check_spec(env_id)
     described = {**more, **options}
-    name = getattr(source, "__name__", None) or (str(source) if isinstance(source, gymnasium.Env) else env_id)
-    return Subject(
-        name,
-        f"palaestra.check({name})",
-        EnvPart(lambda: _make(env_id, described), "" if "<" in env_id else env_id, described, seed),
-        oracle=oracle,
-        seed=seed,
-    )
+    if is_temporary(env_id):
+        name, command = env_id.rpartition(":")[2], f"palaestra.check({env_id.rpartition(':')[2]})"
+    else:
+        name, command = getattr(source, "__name__", env_id), _write_command(shlex.quote(env_id), described)
+    env = EnvPart(lambda: _make(env_id, described), "" if is_temporary(env_id) else env_id, described, seed)
+    return Subject(name, command, env, oracle=oracle, seed=seed)
+
+
+def _write_command(subject: str, options: Json) -> str:
+    written = (f" --option {shlex.quote(f'{name}={value}')}" for name, value in options.items())
+    return f"palaestra check {subject}{''.join(written)}"
 
 
 def _is_task(source: object) -> bool:

@@ -419,8 +419,8 @@ class TextTrial(Trial):
             return TrialEpisode(problem.id if problem is not None else record.prompt.text, reward, success, record.text)
         texts = [message.text for message in record.messages[record.opening :] if message.role == "assistant"]
         success = _STOPPED.get(record.stop_reason)
-        told = self._replay(record.seed, texts, reward)
-        return TrialEpisode(f"seed {record.seed}", reward, success if told is None else told, " | ".join(texts))
+        replayed = self._replay(record.seed, texts, reward)
+        return TrialEpisode(f"seed {record.seed}", reward, success if replayed is None else replayed, " | ".join(texts))
 
     def _replay(self, seed: int, texts: Sequence[str], reward: float) -> bool | None:
         """What `info` says about success, of an episode that is played again. Episodes of the collector have no `info`."""
@@ -429,9 +429,9 @@ class TextTrial(Trial):
         played = self.answers.score(Case(str(seed), (), source=seed), texts)
         if played.value is None or abs(played.value - reward) > 1e-6:  # For example another split.
             return None
-        told = [read_success(info) for info in played.infos if isinstance(info, dict)]
-        self._has_info = any(flag is not None for flag in told)
-        return next((flag for flag in reversed(told) if flag is not None), None)
+        flags = [read_success(info) for info in played.infos if isinstance(info, dict)]
+        self._has_info = any(flag is not None for flag in flags)
+        return next((flag for flag in reversed(flags) if flag is not None), None)
 
     _has_info = True
 

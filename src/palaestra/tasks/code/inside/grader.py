@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # `typing` itself would take longer to import than everything
     from collections.abc import Mapping
     from typing import Any
 
+    Value = Any  # A Python value of the program or the tests, or its packed form.
+    Request = dict[str, Any]
+
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from peer import OPERATORS, SHARED, TESTS, Peer, Proxy, Seen, operate  # type: ignore[import-not-found]  # noqa: E402
@@ -54,21 +57,21 @@ class NotGiven(TypeError):
 class TestsPeer(Peer):  # type: ignore[misc]
     """The tests' end of the channel."""
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Value) -> None:
         super().__init__(channel, "tests", perform, keep, proxy)
         self.heard = 0
         """Number of messages received from the program."""
         self.objects: dict[int, ProgramObject] = {}
-        self.classes: dict[str, Any] = {}
+        self.classes: Request = {}
 
-    def receive(self) -> Any:
+    def receive(self) -> Value:
         message = super().receive()
         self.heard += 1
         if "gone" in message:
             raise Gone
         return message
 
-    def ask(self, args: Any = (), kwargs: Mapping[str, Any] = {}, **request: Any) -> Any:
+    def ask(self, args: Value = (), kwargs: Mapping[str, Value] = {}, **request: Value) -> Value:
         try:
             return super().ask(args, kwargs, **request)
         except NotGiven as error:
@@ -83,7 +86,7 @@ class TestsPeer(Peer):  # type: ignore[misc]
 peer: TestsPeer
 
 
-def keep(value: Any) -> Any:
+def keep(value: Value) -> Value:
     """The reference to an object of this process."""
     if isinstance(value, ProgramObject):
         where = object.__getattribute__(value, "_where")
@@ -102,7 +105,7 @@ def keep(value: Any) -> Any:
     return {"tests": number, "class": [peer.number(kind)[0], kind.__name__, sorted(own & OPERATORS)]}
 
 
-def get_qualified_name(value: Any) -> list[str] | None:
+def get_qualified_name(value: Value) -> list[str] | None:
     """Module and name of a function or class of Python, so that the other side can look it up."""
     owner = getattr(value, "__objclass__", value)  # Of a method such as `str.upper`.
     module, name = getattr(owner, "__module__", None), getattr(value, "__qualname__", None)
@@ -110,13 +113,13 @@ def get_qualified_name(value: Any) -> list[str] | None:
         module, name = "builtins", repr(value)
     if not isinstance(module, str) or not isinstance(name, str):
         return None
-    resolved: Any = sys.modules.get(module)
+    resolved: Value = sys.modules.get(module)
     for part in name.split("."):
         resolved = getattr(resolved, part, None)
     return [module, name] if resolved is value and value is not None else None
 
 
-def may_be_given(value: Any) -> bool:
+def may_be_given(value: Value) -> bool:
     """Whether the program may get a proxy of an object: the tests defined it, and it gives no access to their process."""
     kind = type(value)
     if isinstance(value, type) or kind is FUNCTION:
@@ -132,7 +135,7 @@ def may_be_given(value: Any) -> bool:
     return kind is object or bool(kind.__module__ == TESTS)
 
 
-def perform(request: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+def perform(request: Request, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Handle a request of the program about an object that was passed to it."""
     what, target, name = request["what"], peer.kept[request["of"]], request.get("name", "")
     if what == "call":
@@ -152,7 +155,7 @@ def perform(request: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) ->
     return operate(target, name, args)
 
 
-def proxy(reference: dict[str, Any]) -> Any:
+def proxy(reference: Request) -> Value:
     """The builtin that the program names, or the proxy of its object."""
     if "named" in reference:
         return SHARED[reference["named"][1]]
@@ -172,47 +175,47 @@ class ProgramObject(Proxy):  # type: ignore[misc]
     anything else.
     """
 
-    def __init__(self, where: dict[str, Any]) -> None:
+    def __init__(self, where: Request) -> None:
         object.__setattr__(self, "_where", where)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Value:
         return ask(self, "get", name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: Value) -> None:
         ask(self, "set", name, (value,))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Value, **kwargs: Value) -> Value:
         return peer.ask(args, kwargs, what="call", **object.__getattribute__(self, "_where"))
 
-    def __instancecheck__(self, value: Any) -> bool:
+    def __instancecheck__(self, value: Value) -> bool:
         return isinstance(value, ProgramObject) and ask(self, "isinstance", "", (value,)) is True
 
-    def __subclasscheck__(self, value: Any) -> bool:
+    def __subclasscheck__(self, value: Value) -> bool:
         return ask(self, "issubclass", "", (value,)) is True
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Value:
         return ask(self, "operate", "__enter__")
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: Value) -> None:
         """Exit a context of the program. Exceptions of the tests are not passed on."""
         ask(self, "operate", "__exit__", (None, None, None))
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> Value:
         return ask(self, "copy", "copy")
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: Value) -> Value:
         return ask(self, "copy", "deepcopy")
 
     __hash__ = object.__hash__
 
 
-def ask(target: ProgramObject, what: str, name: str, args: Any = ()) -> Any:
+def ask(target: ProgramObject, what: str, name: str, args: Value = ()) -> Value:
     """Ask the program about one of its objects."""
     return peer.ask(args, what=what, name=name, **object.__getattribute__(target, "_where"))
 
 
-def _operator(name: str, between: bool) -> Any:
-    def method(self: ProgramObject, *args: Any) -> Any:
+def _operator(name: str, between: bool) -> Value:
+    def method(self: ProgramObject, *args: Value) -> Value:
         if self is (args[0] if args else None) and name == "__eq__":
             return True
         if between and not isinstance(args[0], ProgramObject):
@@ -236,7 +239,7 @@ class Asserts(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(call), node)
 
 
-def find_names(tree: ast.AST) -> dict[str, Any]:
+def find_names(tree: ast.AST) -> Request:
     """Values for the names that the tests use but do not define: modules of Python, or names of the program."""
     stored: set[str | None] = set()
     loaded: set[str] = set()
@@ -256,7 +259,7 @@ def find_names(tree: ast.AST) -> dict[str, Any]:
         elif isinstance(node, ast.ExceptHandler):
             stored.add(node.name)
             errors.update(child.id for child in ast.walk(node.type or ast.Pass()) if isinstance(child, ast.Name))
-    scope: dict[str, Any] = {}
+    scope: Request = {}
     for name in loaded - stored - set(dir(builtins)):
         if name in modules and name in getattr(sys, "stdlib_module_names", ()):
             scope[name] = __import__(name)
@@ -267,7 +270,7 @@ def find_names(tree: ast.AST) -> dict[str, Any]:
     return scope
 
 
-def judge(job: dict[str, Any]) -> None:
+def judge(job: Request) -> None:
     """Run all tests of a job, and report a verdict for each."""
     count = 0
 
@@ -276,7 +279,7 @@ def judge(job: dict[str, Any]) -> None:
         count += 1
         peer.send({"test": {"verdict": verdict, "detail": explain(error) if error is not None else ""}})
 
-    def check(test: Any) -> None:
+    def check(test: Value) -> None:
         try:
             tell("passed" if test() else "wrong_answer")
         except Exception as error:
@@ -313,7 +316,7 @@ def explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:500]
 
 
-def limit(job: dict[str, Any]) -> None:
+def limit(job: Request) -> None:
     """Limit the resources that the tests may use on values of the program."""
     sys.setrecursionlimit(DEEPEST)
     gc.disable()  # A job is short, and a garbage collection over a million containers is slow.

@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # `typing` itself would take longer to import than everything
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    Value = Any  # A Python value of the program or the tests, or its packed form.
+
 TESTS = "tests"
 """Name of the module in which the tests define their classes and functions."""
 MAX_ITEMS = 1_000_000
@@ -55,7 +57,7 @@ _MODULES = {
     "Counter": "collections", "Fraction": "fractions", "Decimal": "decimal",
 }  # fmt: skip
 """The classes whose instances are copied, with the modules that define them."""
-_ARGUMENTS: dict[str, Any] = {
+_ARGUMENTS: dict[str, Value] = {
     "complex": lambda value: (value.real, value.imag),
     "range": lambda value: (value.start, value.stop, value.step),
     "Fraction": lambda value: (value.numerator, value.denominator),
@@ -64,9 +66,9 @@ _ARGUMENTS: dict[str, Any] = {
     **dict.fromkeys(_DATES, lambda value: (value.isoformat(),)),
 }
 """The arguments that recreate a value."""
-_VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
-_PLAIN: Any = (bool, int, float, str, list, tuple, set, dict)
-_FUNCTIONS: dict[str, Any] = {
+_VIEWS: Value = (type({}.keys()), type({}.values()), type({}.items()))
+_PLAIN: Value = (bool, int, float, str, list, tuple, set, dict)
+_FUNCTIONS: dict[str, Value] = {
     "__str__": str, "__repr__": repr, "__bool__": bool, "__hash__": hash, "__len__": len, "__iter__": iter,
     "__next__": next, "__reversed__": reversed,
 }  # fmt: skip
@@ -85,18 +87,18 @@ class Seen:
     """The mutable containers of one request and its answer, numbered by first occurrence."""
 
     def __init__(self) -> None:
-        self.values: list[Any] = []
+        self.values: list[Value] = []
         self.numbers: dict[int, int] = {}
 
-    def add(self, value: Any) -> Any:
+    def add(self, value: Value) -> Value:
         self.numbers[id(value)] = len(self.values)
         self.values.append(value)
         return value
 
 
-def pack(value: Any, keep: Callable[[Any], Any], seen: Seen) -> Any:
+def pack(value: Value, keep: Callable[[Value], Value], seen: Seen) -> Value:
     """Encode a value for JSON; `keep(value)` returns the reference to an object that cannot be copied."""
-    kind: Any = type(value)
+    kind: Value = type(value)
     if value is None or kind is str or kind is bool or kind is float:
         return value
     if kind is int:
@@ -123,7 +125,7 @@ def pack(value: Any, keep: Callable[[Any], Any], seen: Seen) -> Any:
     return {"remote": keep(value)}
 
 
-def pack_contents(value: Any, keep: Callable[[Any], Any], seen: Seen) -> Any:
+def pack_contents(value: Value, keep: Callable[[Value], Value], seen: Seen) -> Value:
     """The encoded contents of a value that is copied."""
     if isinstance(value, (bytes, bytearray)):
         return binascii.b2a_base64(value, newline=False).decode()
@@ -136,7 +138,7 @@ def pack_contents(value: Any, keep: Callable[[Any], Any], seen: Seen) -> Any:
     return [pack(item, keep, seen) for item in value]
 
 
-def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen) -> Any:
+def unpack(packed: Value, remote: Callable[[Value], Value], seen: Seen) -> Value:
     """Decode a value; `remote(reference)` returns the object or proxy for a reference."""
     if isinstance(packed, list):
         return refill(seen.add([]), packed, remote, seen)
@@ -165,13 +167,13 @@ def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen) -> Any:
     return kind(*items) if tag in _ARGUMENTS else kind(items)
 
 
-def refill(value: Any, packed: Any, remote: Callable[[Any], Any], seen: Seen) -> Any:
+def refill(value: Value, packed: Value, remote: Callable[[Value], Value], seen: Seen) -> Value:
     """Replace the contents of a mutable container with decoded contents."""
     if isinstance(value, bytearray):
         value[:] = binascii.a2b_base64(packed)
         return value
     if isinstance(value, dict):
-        items: Any = {unpack(k, remote, seen): unpack(v, remote, seen) for k, v in packed}
+        items: Value = {unpack(k, remote, seen): unpack(v, remote, seen) for k, v in packed}
     else:
         items = [unpack(item, remote, seen) for item in packed]
     value.clear()
@@ -193,34 +195,34 @@ class Peer:
 
     def __init__(
         self,
-        channel: Any,
+        channel: Value,
         side: str,
-        perform: Callable[[dict[str, Any], list[Any], dict[str, Any]], Any],
-        keep: Callable[[Any], Any],
-        proxy: Callable[[dict[str, Any]], Any],
+        perform: Callable[[dict[str, Value], list[Value], dict[str, Value]], Value],
+        keep: Callable[[Value], Value],
+        proxy: Callable[[dict[str, Value]], Value],
         catch: type[BaseException] = Exception,
     ) -> None:
         self.catch = catch
         self.side, self.perform, self.keep, self.proxy = side, perform, keep, proxy
-        self.kept: dict[int, Any] = {}
+        self.kept: dict[int, Value] = {}
         self._numbers: dict[int, int] = {}
-        self.errors: Mapping[str, Any] = {}
+        self.errors: Mapping[str, Value] = {}
         """Exception classes of this side by name, in addition to the builtins."""
         sys.set_int_max_str_digits(0)
         self._channel = channel
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Value]) -> None:
         """Send a message to the host."""
         self._channel.send(message)
 
-    def receive(self) -> Any:
+    def receive(self) -> Value:
         """The next message; ends this process if the host has closed the channel."""
         message = self._channel.receive()
         if message is None:
             os._exit(0)
         return message
 
-    def number(self, value: Any) -> tuple[int, bool]:
+    def number(self, value: Value) -> tuple[int, bool]:
         """The number of an object of this side, and whether it is new."""
         known = id(value) in self._numbers
         if not known:
@@ -228,7 +230,7 @@ class Peer:
             self.kept[len(self.kept)] = value  # Kept alive, so that its id is not reused.
         return self._numbers[id(value)], not known
 
-    def ask(self, args: Any = (), kwargs: Mapping[str, Any] = {}, **request: Any) -> Any:
+    def ask(self, args: Value = (), kwargs: Mapping[str, Value] = {}, **request: Value) -> Value:
         """Send a request and return the answer; raises the exception of the other side."""
         seen = Seen()
         request["args"] = [pack(value, self.keep, seen) for value in args]
@@ -247,7 +249,7 @@ class Peer:
             return args[message["argument"]]
         return unpack(message["value"], self._resolve, seen)
 
-    def answer(self, request: dict[str, Any]) -> None:
+    def answer(self, request: dict[str, Value]) -> None:
         """Handle a request and send the result: a value or an error, and the changed arguments."""
         seen = Seen()
         try:
@@ -274,17 +276,17 @@ class Peer:
             message = describe_error(error)
         self.send(message)
 
-    def _pack_result(self, value: Any, args: list[Any], seen: Any) -> dict[str, Any]:
+    def _pack_result(self, value: Value, args: list[Value], seen: Value) -> dict[str, Value]:
         place = next((place for place, argument in enumerate(args) if value is argument), None)
         return {"value": pack(value, self.keep, seen)} if place is None else {"argument": place}
 
-    def _resolve(self, reference: dict[str, Any]) -> Any:
+    def _resolve(self, reference: dict[str, Value]) -> Value:
         return self.kept[reference[self.side]] if self.side in reference else self.proxy(reference)
 
     def _error(self, names: list[str], message: str) -> Exception:
         for name in names:
             known = [k for k in (self.errors.get(name), getattr(builtins, name, None)) if isinstance(k, type)]
-            kind: Any = next((k for k in known if issubclass(k, Exception)), None)
+            kind: Value = next((k for k in known if issubclass(k, Exception)), None)
             if kind is not None:
                 break
         else:
@@ -298,7 +300,7 @@ class Peer:
         return error
 
 
-def describe_error(error: BaseException) -> dict[str, Any]:
+def describe_error(error: BaseException) -> dict[str, Value]:
     """The message for an exception: the names of its classes in resolution order, and its text."""
     try:
         names = [kind.__name__ for kind in type(error).__mro__ if kind is not object][:20]
@@ -307,7 +309,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         return {"error": ["Exception"], "message": ""}
 
 
-def operate(target: Any, name: str, args: list[Any]) -> Any:
+def operate(target: Value, name: str, args: list[Value]) -> Value:
     """Call a special method of an object."""
     if name not in OPERATORS:
         raise AttributeError(name)
@@ -319,11 +321,11 @@ def operate(target: Any, name: str, args: list[Any]) -> Any:
     return method(target, *args)
 
 
-def _items(value: Any) -> list[Any]:
+def _items(value: Value) -> list[Value]:
     if isinstance(value, dict):
         return [item for pair in value.items() for item in pair]
     return list(value)
 
 
-def _are_same(before: list[Any], after: list[Any]) -> bool:
+def _are_same(before: list[Value], after: list[Value]) -> bool:
     return len(before) == len(after) and all(map(is_, before, after))

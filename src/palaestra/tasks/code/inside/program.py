@@ -13,6 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` itself would take longer to import than everything else here.
     from typing import Any
 
+    Value = Any  # A Python value of the program or the tests, or its packed form.
+    Request = dict[str, Any]
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -24,10 +27,10 @@ def main() -> None:
 
     sys.path.remove(HERE)
     module = type(sys)("solution")
-    proxies: dict[int, Any] = {}
-    classes: dict[int, Any] = {}
+    proxies: dict[int, Value] = {}
+    classes: dict[int, Value] = {}
 
-    def find(name: str) -> Any:
+    def find(name: str) -> Value:
         if name in module.__dict__:
             return module.__dict__[name]
         raise NameError(f"name '{name}' is not defined")
@@ -38,7 +41,7 @@ def main() -> None:
         sys.modules["solution"] = module
         exec(compile(source, "program.py", "exec", dont_inherit=True), module.__dict__)
 
-    def perform(request: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def perform(request: Request, args: list[Value], kwargs: dict[str, Value]) -> Value:
         what, name = request["what"], request.get("name", "")
         if what == "load":
             return load(name)
@@ -57,7 +60,7 @@ def main() -> None:
             return getattr(__import__("copy"), name)(target)
         return operate(target, name, args)
 
-    def keep(value: Any) -> Any:
+    def keep(value: Value) -> Value:
         if isinstance(value, Proxy):
             return {"tests": object.__getattribute__(value, "_number_")}
         for name, builtin in SHARED.items():
@@ -66,7 +69,7 @@ def main() -> None:
         number, _ = peer.number(value)
         return {"program": number, "class": type(value).__name__}
 
-    def proxy(reference: dict[str, Any]) -> Any:
+    def proxy(reference: Request) -> Value:
         if "root" in reference:
             return find(reference["root"])
         if "named" in reference:
@@ -84,16 +87,16 @@ def main() -> None:
             object.__setattr__(proxies[number], "_number_", number)
         return proxies[number]
 
-    def make_class(owner: int | None, name: str, operators: list[str]) -> Any:
+    def make_class(owner: int | None, name: str, operators: list[str]) -> Value:
         """The class of the proxies for a class of the tests. Calling it creates an object in the process of the tests."""
 
-        def operator(name: str) -> Any:
+        def operator(name: str) -> Value:
             return lambda self, *args: peer.ask(args, what="operate", of=self._number_, name=name)
 
-        def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        def make(cls: Value, *args: Value, **kwargs: Value) -> Value:
             return peer.ask(args, kwargs, what="call", of=owner)
 
-        body: dict[str, Any] = {method: operator(method) for method in operators}
+        body: Request = {method: operator(method) for method in operators}
         if owner is not None:
             body["__new__"] = make
         body["__init__"] = lambda self, *args, **kwargs: None
@@ -106,13 +109,13 @@ def main() -> None:
     class TestObject(Proxy):  # type: ignore[misc]
         """A proxy of an object of the tests."""
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> Value:
             return peer.ask(what="get", of=object.__getattribute__(self, "_number_"), name=name)
 
-        def __setattr__(self, name: str, value: Any) -> None:
+        def __setattr__(self, name: str, value: Value) -> None:
             peer.ask((value,), what="set", of=object.__getattribute__(self, "_number_"), name=name)
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        def __call__(self, *args: Value, **kwargs: Value) -> Value:
             return peer.ask(args, kwargs, what="call", of=object.__getattribute__(self, "_number_"))
 
     peer = Peer(HostChannel(), "program", perform, keep, proxy, catch=BaseException)

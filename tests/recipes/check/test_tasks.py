@@ -1,0 +1,35 @@
+"""Planted faults of tasks, each for one check, and sound tasks without an alarm."""
+
+from __future__ import annotations
+
+import pytest
+from broken_tasks import TASK_FAULTS, Colors, Doubler, HashedSeed, ScoreByHash, Sums
+
+from palaestra.recipes.check import scorer
+from palaestra.recipes.check.recipe import check
+from palaestra.recipes.check.records import CheckStatus
+
+
+@pytest.fixture(autouse=True)
+def shorten_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scorer, "_SLOW", 0.5)
+    monkeypatch.setattr(scorer, "_SECONDS", 1.0)
+
+
+@pytest.mark.parametrize("kind", TASK_FAULTS, ids=lambda kind: kind.__name__)
+def test_a_planted_fault_of_a_task_is_found(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind not in (HashedSeed, ScoreByHash):  # The others do not need another process, which takes a second to start.
+        monkeypatch.setattr("palaestra.recipes.check.scorer.call_elsewhere", lambda *_: None)
+        monkeypatch.setattr("palaestra.recipes.check.problems.call_elsewhere", lambda *_: None)
+    report = check(kind(), only=TASK_FAULTS[kind])
+    result = report.get(TASK_FAULTS[kind])
+    assert result.status in (CheckStatus.FAIL, CheckStatus.WARN), result
+    assert report.with_status(CheckStatus.FAIL, CheckStatus.WARN) == [result]
+    assert result.remediation
+
+
+@pytest.mark.parametrize("kind", [Sums, Colors, Doubler])
+def test_a_sound_task_passes(kind: type) -> None:
+    report = check(kind())
+    assert not report.with_status(CheckStatus.FAIL, CheckStatus.WARN)
+    assert len(report.with_status(CheckStatus.PASS)) > 10
