@@ -100,6 +100,7 @@ class EnvCheck:
         after: ids of checks without which this one says nothing. It is skipped if one of them failed.
         is_gate: all checks after this one are skipped if it fails.
         seconds: what it costs at most with an environment of 1 ms steps, for the plan that is printed beforehand.
+        evaluations: how often it evaluates a submission of a research task at most; their time is added.
     """
 
     check_id: str
@@ -111,6 +112,7 @@ class EnvCheck:
     after: tuple[str, ...] = ()
     seconds: float = 2.0
     is_gate: bool = False
+    evaluations: int = 0
 
 
 ENV_CHECKS: list[EnvCheck] = []
@@ -126,12 +128,14 @@ def env_check(
     after: Sequence[str] = (),
     seconds: float = 2.0,
     is_gate: bool = False,
+    evaluations: int = 0,
 ) -> Callable[[Callable[[Any], CheckFinding]], Callable[[Any], CheckFinding]]:
     """Register a check. The first line of the function's docstring is its title."""
 
     def register(function: Callable[[Any], CheckFinding]) -> Callable[[Any], CheckFinding]:
         title = (function.__doc__ or check_id).strip().splitlines()[0].rstrip(".")
-        ENV_CHECKS.append(EnvCheck(check_id, level, part, title, remedy, function, tuple(after), seconds, is_gate))
+        check = EnvCheck(check_id, level, part, title, remedy, function, tuple(after), seconds, is_gate, evaluations)
+        ENV_CHECKS.append(check)
         return function
 
     return register

@@ -32,6 +32,7 @@ from palaestra.recipes.check.records import (
     to_record,
 )
 from palaestra.recipes.check.subjects import Subject
+from palaestra.recipes.check.submissions import ResearchPart, estimate_evaluation
 
 _PATIENCE = 10.0
 """How many times its expected seconds a check may take, and how many times the seconds of the slowest gate."""
@@ -59,6 +60,10 @@ class SubjectParts:
             return TextTrial(self.answers)
         return self.subject.env and ControlTrial(self.subject.env)
 
+    @cached_property
+    def research(self) -> ResearchPart | None:
+        return self.subject.research and ResearchPart(self.subject)
+
     def get(self, part: str) -> Any:
         """The part that a check examines; `None` if the subject has none."""
         if part in ("answers", "trial"):
@@ -66,7 +71,7 @@ class SubjectParts:
         return {
             "env": self.subject.env,
             "problems": self.subject.task and self.answers,
-            "research": self.subject.research,
+            "research": self.research,
         }[part]
 
 
@@ -109,6 +114,8 @@ def run_checks(
                 worker = worker or _Worker(subject)
                 least = _START_SECONDS if check.is_gate else _MIN_SECONDS
                 limit = max(least, _PATIENCE * check.seconds, _PATIENCE * slowest)
+                if check.evaluations:
+                    limit += 2 * check.evaluations * estimate_evaluation(subject)[0]
                 finding = worker.run(check, min(limit, left))
                 if worker.is_lost:
                     hangs, worker = hangs + 1, None
