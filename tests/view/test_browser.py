@@ -17,6 +17,8 @@ from number_task import number_task
 from stored_runs import write_train_run
 
 import palaestra
+from palaestra.recipes.check.records import CheckRecord, CheckStatus, SubjectReport
+from palaestra.report.page import write_check_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 playwright = pytest.importorskip("playwright.sync_api")
@@ -52,6 +54,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         task=str(number_task(folder)), agent=f"script:{script}", out=folder / "research", progress=False
     )
     write_train_run(folder / "hostile")
+    texts = ("<script>alert(1)</script>" * 99,)
+    fault = CheckRecord(
+        "runtime.api", 1, "a title", CheckStatus.FAIL, "<b>wrong</b>", texts, {"count": 3}, "again", "mend it"
+    )
+    write_check_report(SubjectReport("CartPole-v1", 3, (fault,)), folder / "check" / "check.json")
     return folder
 
 
@@ -109,7 +116,7 @@ def visit(browser: Any, address: str) -> Iterator[Visit]:
 
 def list_pages(visit: Visit) -> list[str]:
     """The list, every tab of every run, a row of each list, a comparison, and two conversations."""
-    paths = ["/", "/compare?run=train&run=hostile", "/settings?run=train&run=hostile"]
+    paths = ["/", "/run/check/", "/compare?run=train&run=hostile", "/settings?run=train&run=hostile"]
     for run in ("train", "teach", "research"):
         visit.open(f"/run/{run}/")
         paths += visit.page.eval_on_selector_all(".tabs a", "links => links.map(a => a.getAttribute('href'))")
@@ -127,7 +134,7 @@ def test_the_list_is_sorted_searched_and_opened_by_keys(visit: Visit) -> None:
     assert page.locator("th[aria-sort=descending]").inner_text() == "Time"
     page.goto(f"{visit.home}/")
     assert "token" not in page.url
-    assert page.locator("[data-row]").count() == 4
+    assert page.locator("[data-row]").count() == 5
     page.keyboard.press("/")
     page.keyboard.type("teach")
     page.keyboard.press("Enter")

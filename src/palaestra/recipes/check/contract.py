@@ -89,6 +89,9 @@ def check_api(part: EnvPart) -> CheckFinding:
                     return failed(f"{name} is {short_repr(flag)}; expected a bool", seed=part.seed)
             if not isinstance(info, dict):
                 return failed(f"info is {short_repr(info)}; expected a dict", seed=part.seed)
+            for name, flag in (("terminated", terminated), ("done", terminated or truncated)):
+                if isinstance(own := info.get(name), bool | np.bool_) and own != flag:
+                    return failed(f"info['{name}'] is {own}, although step returned {flag}", seed=part.seed)
             if terminated or truncated:
                 break
         if not isinstance(inside.unwrapped.metadata, dict):
@@ -489,7 +492,7 @@ def _count_resources() -> dict[str, int]:
 def check_end(part: EnvPart) -> CheckFinding:
     """Episodes end, and a limit of steps is a truncation."""
     lengths: list[tuple[int, bool, bool]] = []
-    start = time.monotonic()
+    longest, start = 0, time.monotonic()
     with part.open() as env:
         limits = {
             int(value)
@@ -503,10 +506,14 @@ def check_end(part: EnvPart) -> CheckFinding:
             while env_steps < _END_STEPS and time.monotonic() - start < _END_SECONDS:
                 _, _, terminated, truncated, info = env.step(source.draw(info))
                 env_steps += 1
+                longest = max(longest, env_steps)
                 if terminated or truncated:
                     lengths.append((env_steps, bool(terminated), bool(truncated)))
                     break
         limited = env.spec is not None and env.spec.max_episode_steps
+        own = getattr(env.unwrapped, "max_steps", None) or getattr(env.unwrapped, "max_episode_steps", None)
+    if isinstance(own, int) and longest > own > 1:
+        return warned(f"an episode goes on after {longest} steps, although its limit is {own}", longest=longest)
     if not lengths:
         if limited or time.monotonic() - start >= _END_SECONDS:
             return (

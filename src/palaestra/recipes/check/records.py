@@ -7,7 +7,9 @@ scorer. Its id follows OpenEnv's RFC 008 where that names the same test.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -21,8 +23,18 @@ SCHEMA_VERSION = "1"
 _DEFAULT_LEVEL = 3
 """The level of a command that names none."""
 LEVELS = {1: "contract", 2: "scorer", 3: "leaks and floors", 4: "learnability"}
-Part = Literal["env", "answers", "problems", "research"]
-"""What a check examines: the Gymnasium environment, the rewards of texts, a task's problems, or a research task."""
+Part = Literal["env", "answers", "problems", "research", "trial"]
+"""What a check examines: the Gymnasium environment, the rewards of texts, a task's problems, a research task, or a short
+run of our own learner."""
+
+
+CHECK_END = ContextVar("CHECK_END", default=float("inf"))
+"""The time of `time.monotonic` at which the running check is ended."""
+
+
+def count_seconds_left() -> float:
+    """The seconds that the running check may still take, for checks that choose how much they do."""
+    return CHECK_END.get() - time.monotonic()
 
 
 class CheckStatus(StrEnum):

@@ -448,7 +448,8 @@ def _list_equivalents(
             if numeric:
                 changes["a zero after the point"] = (True, f"{plain}.0")
             changes["commas"] = (False, f"{int(plain):,}")
-        changes |= {"dollar signs": (False, f"${answer}$"), "a box": (False, f"\\boxed{{{answer}}}")}
+        if "boxed" in case.prompt:
+            changes |= {"dollar signs": (False, f"${answer}$"), "a box": (False, f"\\boxed{{{answer}}}")}
     for name, (is_needed, new) in changes.items():
         variant = put_answer(answers, case, texts, new)
         if new != answer and variant is not None and _is_action(answers, variant[-1]):
@@ -530,6 +531,9 @@ def _list_mutants(case: Case, answer: str, pool: Sequence[str]) -> Iterator[tupl
         if value:
             yield "the negated number", True, [answer[1:] if answer.startswith("-") else f"-{answer}"]
     elif len(answer) >= 4:
+        words = answer.split()
+        if len(words) >= 4:
+            yield "the first half of its words", True, [" ".join(words[: len(words) // 2])]
         half = len(answer) // 2
         if answer[half - 1].isalnum() and answer[half].isalnum():
             yield "half of the answer", True, [answer[:half]]
