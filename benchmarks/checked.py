@@ -22,8 +22,8 @@ POPGYM = (
     "RepeatFirstEasy", "RepeatPreviousEasy",
 )  # fmt: skip
 TEXTARENA = (
-    "Bandit-v0", "Blackjack-v0", "Countdown-v0", "FrozenLake-v0", "GuessTheNumber-v0", "Hangman-v0", "LightsOut-v0",
-    "Mastermind-v0", "Minesweeper-v0", "Wordle-v0",
+    "Bandit-v0", "Blackjack-v0", "Countdown-v0", "FifteenPuzzle-v0", "FrozenLake-v0", "GuessTheNumber-v0", "LightsOut-v0",
+    "Mastermind-v0", "Minesweeper-v0", "TowerOfHanoi-v0",
 )  # fmt: skip
 REASONING = (
     "ab", "acre", "arithmetic", "aiw", "base_conversion", "basic_arithmetic", "binary_alternation", "caesar_cipher",

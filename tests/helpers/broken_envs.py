@@ -566,7 +566,7 @@ class Reach(Walk):
 
 @plant("statistical.adversarial_floor")
 class PaysForEachStep(Reach):
-    """A notebook environment that always paid 1.0: OpenEnv, pull request 1200."""
+    """Every episode ends with 1."""
 
     def step(self, action: Any) -> Any:
         observation, _, over, _, info = super().step(action)

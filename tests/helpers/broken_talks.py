@@ -98,7 +98,7 @@ class PartIsEnough(Product):
 
 @plant("runtime.failure_is_no_score")
 class LostService(Product):
-    """A judge that cannot be reached gives no reward, as in harbor issue 2436."""
+    """A judge that cannot be reached gives no reward."""
 
     def judge(self, text: str) -> float:
         return super().rate(text)
@@ -112,7 +112,7 @@ class LostService(Product):
 
 @plant("semantic.floor_gap")
 class AlwaysPays(Product):
-    """A notebook environment that always pays 1.0, as in OpenEnv pull request 1200."""
+    """Every answer gets 1.0."""
 
     def rate(self, text: str) -> float:
         return 1.0
@@ -132,7 +132,7 @@ class PaysLength(Product):
 
 @plant("semantic.canary_floor")
 class PaysClaims(Product):
-    """The reward is read from what the agent writes, as in OpenEnv issue 1199."""
+    """The reward is read from what the agent writes."""
 
     def rate(self, text: str) -> float:
         return 1.0 if text.startswith(("reward: 1", "score: 1")) else super().rate(text)
@@ -196,7 +196,7 @@ class EarlierAnswer(Product):
 
 @plant("semantic.reward_direction")
 class PaysWrongAnswers(Product):
-    """The sign is inverted, as in TextArena pull request 141."""
+    """The sign is inverted."""
 
     def rate(self, text: str) -> float:
         return -super().rate(text)
@@ -241,7 +241,7 @@ class Refund(TurnEnv):
 
 @plant("semantic.early_end")
 class EndsPolitely(Refund):
-    """The simulated user agrees to any question and leaves, as in tau2-bench issue 182."""
+    """The simulated user agrees to any question and leaves, as in sierra-research/tau2-bench#182."""
 
     def misunderstand(self, text: str) -> Reply:
         if "?" in text or "please" in text:
@@ -251,7 +251,7 @@ class EndsPolitely(Refund):
 
 @plant("runtime.reply_roles")
 class SpeaksAsAssistant(Refund):
-    """The customer's words come as the assistant's, as in OpenManus-RL issue 74."""
+    """The customer's words come as the assistant's."""
 
     def misunderstand(self, text: str) -> Reply:
         return Reply((Message("assistant", "I do not understand."),))
@@ -271,7 +271,7 @@ class AssistantLast(Refund):
 
 @plant("semantic.live_reward")
 class ShowsReward(Refund):
-    """Each reply carries the reward so far, as in OpenEnv pull request 428."""
+    """Each reply carries the reward so far."""
 
     def misunderstand(self, text: str) -> Reply:
         return Reply((f"I do not understand. (reward: {0.1 * len(text) / 10:.2f})",))

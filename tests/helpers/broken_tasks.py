@@ -220,7 +220,7 @@ class UnlistedSkill(Sums):
 
 @plant("static.problem_ids")
 class NumberedIds(Sums):
-    """Ids that count within a call collide between calls, as in longcot issue 5."""
+    """Ids that count within a call collide between calls."""
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         drawn = super().problems(split, per_skill, seed, skills)
@@ -428,7 +428,7 @@ class RaisesForBraces(Sums):
 
 @plant("semantic.oracle_max")
 class FormattedReference(Sums):
-    """References are written as floats, answers are read as integers, as in reasoning-gym issue 377."""
+    """References are written as floats, answers are read as integers."""
 
     def solve(self, skill: str, first: int, second: int) -> str:
         return f"{super().solve(skill, first, second)}.50"
@@ -461,7 +461,7 @@ class CappedScore(Sums):
 
 @plant("semantic.oracle_max")
 class SwappedArguments(Sums):
-    """The scorer is called with the answer for the reference, as in insight-bench issue 4."""
+    """The scorer is called with the answer for the reference."""
 
     def rate(self, reference: str, text: str) -> float:
         return float(reference.endswith(f" {text.strip()}"))
@@ -528,7 +528,7 @@ class AllChoices(Colors):
 
 @plant("runtime.failure_is_no_score")
 class SwallowsErrors(Doubler):
-    """A process that cannot start is a wrong answer, as in harbor issue 1790."""
+    """A process that cannot start is a wrong answer."""
 
     def run(self, reference: str, code: str) -> bool:
         try:
@@ -554,7 +554,7 @@ class JudgeIsDown(Sums):
 
 @plant("semantic.floor_gap")
 class EmptyIsRight(Sums):
-    """All words of an empty answer are in the reference, as in Visual-RFT issue 176."""
+    """All words of an empty answer are in the reference."""
 
     def rate(self, reference: str, text: str) -> float:
         return float(all(word == reference for word in re.findall(r"-?\d+", text[-200:])))
@@ -613,7 +613,7 @@ class PatternAnswer(Colors):
 
 @plant("semantic.canary_floor")
 class ReadsOutput(Doubler):
-    """The program prints the result of its own tests, as in terminal-bench issue 1633."""
+    """The program prints the result of its own tests."""
 
     def run(self, reference: str, code: str) -> bool:
         done = subprocess.run(
@@ -634,7 +634,7 @@ class ReadsOutput(Doubler):
 
 @plant("semantic.canary_floor")
 class ReadsExitCode(Doubler):
-    """A program that exits before its tests passes, as in reference-kernels issue 162."""
+    """A program that exits before its tests passes."""
 
     def run(self, reference: str, code: str) -> bool:
         space: dict[str, Any] = {}
@@ -646,7 +646,7 @@ class ReadsExitCode(Doubler):
 
 @plant("semantic.canary_floor")
 class ComparesObjects(Doubler):
-    """The result is compared by its own `==`, as in pygpubench pull request 7."""
+    """The result is compared by its own `==`."""
 
     def run(self, reference: str, code: str) -> bool:
         space: dict[str, Any] = {}

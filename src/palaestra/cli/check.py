@@ -75,7 +75,7 @@ def check(
     if oracle:
         subject.command += f" --oracle {shlex.quote(oracle)}"
     if not json_:
-        for line in describe_plan(plan_checks(subject, level, only or ())):
+        for line in describe_plan(plan_checks(subject, level, only or ()), subject):
             say(line)
     with RunProgress(console) as progress:
         report = check_subject(

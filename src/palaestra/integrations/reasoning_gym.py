@@ -162,13 +162,14 @@ class ReasoningGym(ProceduralTask[Draft]):
             reference=draft.answer,
             skill=skill,
             subskill=subskill,
-            metadata={"level": subskill, "seed": draft.seed},
+            metadata=_describe(subskill, draft),
         )
 
     def example(self, skill: str, subskill: str, draft: Draft) -> Example:
         if not draft.answer:
             raise TaskError(f"reasoning-gym's {skill} has no reference answers, so it cannot be taught")
-        return Example(self._ask(draft), f"Answer: {draft.answer}", skill, subskill, draft.answer)
+        metadata = _describe(subskill, draft)
+        return Example(self._ask(draft), f"Answer: {draft.answer}", skill, subskill, draft.answer, metadata)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         reference = problem.reference  # It may be unknown.
@@ -250,6 +251,11 @@ class ReasoningGym(ProceduralTask[Draft]):
             value = self._call_scorer(name, level, NONSENSE, entry)
             if isinstance(value, (int, float, np.number)) and value >= 1.0:
                 raise TaskError(f"the scorer of reasoning-gym's {name} accepts any answer, for example {NONSENSE!r}")
+
+
+def _describe(level: str, draft: Draft) -> Json:
+    """What the scorer needs to generate the entry of a problem or an example again."""
+    return {"level": level, "seed": draft.seed}
 
 
 def _extract_answer(text: str, several_lines: bool = False) -> str | None:

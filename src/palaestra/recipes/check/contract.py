@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,9 @@ def check_api(part: EnvPart) -> CheckFinding:
                     return failed(f"{name} is {short_repr(flag)}; expected a bool", seed=part.seed)
             if not isinstance(info, dict):
                 return failed(f"info is {short_repr(info)}; expected a dict", seed=part.seed)
+            for name, flag in (("terminated", terminated), ("done", terminated or truncated)):
+                if isinstance(own := info.get(name), bool | np.bool_) and own != flag:
+                    return failed(f"info['{name}'] is {own}, although step returned {flag}", seed=part.seed)
             if terminated or truncated:
                 break
         if not isinstance(inside.unwrapped.metadata, dict):
@@ -428,31 +432,48 @@ def _compare_samples(first: list[float], second: list[float]) -> float:
 )  # fmt: skip
 def check_close(part: EnvPart) -> CheckFinding:
     """`close` releases processes, threads and files."""
+    errors: list[str] = []
+
+    def make_and_close() -> None:
+        env = part.make()
+        play(env, part.seed, min(part.steps, 10))
+        env.close()
+        try:
+            env.close()
+        except Exception as error:  # The environment is the user's code.
+            errors.append(describe_error(error))
+
+    growing, leftovers = measure_leftovers(make_and_close, _CYCLES)
+    if errors:
+        return warned(f"a second close raises {errors[0]}")
+    if growing:
+        return failed(f"each instance leaves {growing[0].partition(':')[0]} behind after close", growing[0])
+    if leftovers:
+        return warned("close leaves files in the temporary folder", ", ".join(leftovers[:5]))
+    return passed("nothing stays open after close")
+
+
+def measure_leftovers(cycle: Callable[[], None], cycles: int) -> tuple[list[str], list[str]]:
+    """Call a function several times. Returns the resources that grow each time, with their counts, and files that stay."""
     counts: list[dict[str, int]] = []
     former = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(prefix="palaestra-check-") as folder:
         tempfile.tempdir = os.environ["TMPDIR"] = folder  # Other processes do not write there.
         try:
-            for _ in range(_CYCLES):
-                env = part.make()
-                play(env, part.seed, min(part.steps, 10))
-                env.close()
-                try:
-                    env.close()
-                except Exception as error:  # The environment is the user's code.
-                    return warned(f"a second close raises {describe_error(error)}")
+            for _ in range(cycles):
+                cycle()
                 time.sleep(0.05)
                 counts.append(_count_resources())
             leftovers = sorted(os.listdir(folder))
         finally:
             tempfile.tempdir = os.environ["TMPDIR"] = former
-    for name in counts[0]:
-        values = [count[name] for count in counts]
-        if all(later > earlier for earlier, later in itertools.pairwise(values)):
-            return failed(f"each instance leaves {name} behind after close", f"{name}: {values}")
-    if leftovers:
-        return warned("close leaves files in the temporary folder", ", ".join(leftovers[:5]))
-    return passed("nothing stays open after close")
+    rows = {name: [count[name] for count in counts] for name in counts[0]}
+    growing = [
+        f"{name}: {values}"
+        for name, values in rows.items()
+        if all(later > earlier for earlier, later in itertools.pairwise(values))
+    ]
+    return growing, leftovers
 
 
 def _count_resources() -> dict[str, int]:
@@ -471,7 +492,7 @@ def _count_resources() -> dict[str, int]:
 def check_end(part: EnvPart) -> CheckFinding:
     """Episodes end, and a limit of steps is a truncation."""
     lengths: list[tuple[int, bool, bool]] = []
-    start = time.monotonic()
+    longest, start = 0, time.monotonic()
     with part.open() as env:
         limits = {
             int(value)
@@ -485,10 +506,14 @@ def check_end(part: EnvPart) -> CheckFinding:
             while env_steps < _END_STEPS and time.monotonic() - start < _END_SECONDS:
                 _, _, terminated, truncated, info = env.step(source.draw(info))
                 env_steps += 1
+                longest = max(longest, env_steps)
                 if terminated or truncated:
                     lengths.append((env_steps, bool(terminated), bool(truncated)))
                     break
         limited = env.spec is not None and env.spec.max_episode_steps
+        own = getattr(env.unwrapped, "max_steps", None) or getattr(env.unwrapped, "max_episode_steps", None)
+    if isinstance(own, int) and longest > own > 1:
+        return warned(f"an episode goes on after {longest} steps, although its limit is {own}", longest=longest)
     if not lengths:
         if limited or time.monotonic() - start >= _END_SECONDS:
             return (

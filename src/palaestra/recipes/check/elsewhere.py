@@ -23,7 +23,7 @@ sys.stdout.buffer.write(b"result:" + pickle.dumps(function(*arguments)))
 _SECONDS = 20.0
 
 
-def call_elsewhere(function: Callable[..., Any], *arguments: Any) -> Any | None:
+def call_elsewhere(function: Callable[..., Any], *arguments: Any, seconds: float = _SECONDS) -> Any | None:
     """Return what a function of a module returns in a new process; `None` if its arguments cannot be sent there.
 
     Texts have other hashes there. Classes of the first argument are imported from the same files.
@@ -35,7 +35,7 @@ def call_elsewhere(function: Callable[..., Any], *arguments: Any) -> Any | None:
         data = pickle.dumps(([pair for pair in files if pair[1]], pickle.dumps((function, arguments))))
         inside = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": "20260"}
         command = [sys.executable, "-c", _CHILD]
-        done = subprocess.run(command, input=data, capture_output=True, timeout=_SECONDS, env=inside, check=False)
+        done = subprocess.run(command, input=data, capture_output=True, timeout=seconds, env=inside, check=False)
         result = done.stdout.partition(b"result:")[2]
         return pickle.loads(result) if done.returncode == 0 and result else None
     except Exception:  # What cannot be pickled raises errors of many types.

@@ -12,6 +12,7 @@ from palaestra.recipes.check import contract, control, floors, problems, researc
 from palaestra.recipes.check.records import ENV_CHECKS, LEVELS, CheckStatus, EnvCheck, SubjectReport
 from palaestra.recipes.check.runner import list_applicable, run_checks
 from palaestra.recipes.check.subjects import Subject, make_subject
+from palaestra.recipes.check.submissions import estimate_evaluation
 
 
 def check(
@@ -84,10 +85,17 @@ def plan_checks(subject: Subject, level: int, only: str | Sequence[str] = ()) ->
     return [c for c in list_applicable(subject, checks) if not names or c.is_gate or c.check_id in needed]
 
 
-def describe_plan(checks: Sequence[EnvCheck]) -> list[str]:
-    """One line per level: its checks, and the seconds that they take for an environment with steps of 1 ms."""
+def describe_plan(checks: Sequence[EnvCheck], subject: Subject) -> list[str]:
+    """One line per level: its checks, and the seconds that they take for an environment with steps of 1 ms.
+
+    The evaluations of a research task are added, with the time that one takes if this machine has measured its baseline.
+    """
     lines = []
     for level, name in LEVELS.items():
         if rows := [check for check in checks if check.level == level]:
             lines.append(f"level {level}, {name}: {len(rows)} checks, up to {sum(c.seconds for c in rows):.0f} s")
+            if evaluations := sum(check.evaluations for check in rows):
+                seconds, is_measured = estimate_evaluation(subject)
+                each = "about" if is_measured else "with a limit of"
+                lines[-1] += f", and up to {evaluations} evaluations of submissions, {each} {seconds:.2g} s each"
     return lines

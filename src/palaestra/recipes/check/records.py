@@ -7,7 +7,9 @@ scorer. Its id follows OpenEnv's RFC 008 where that names the same test.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -21,8 +23,18 @@ SCHEMA_VERSION = "1"
 _DEFAULT_LEVEL = 3
 """The level of a command that names none."""
 LEVELS = {1: "contract", 2: "scorer", 3: "leaks and floors", 4: "learnability"}
-Part = Literal["env", "answers", "problems", "research"]
-"""What a check examines: the Gymnasium environment, the rewards of texts, a task's problems, or a research task."""
+Part = Literal["env", "answers", "problems", "research", "trial"]
+"""What a check examines: the Gymnasium environment, the rewards of texts, a task's problems, a research task, or a short
+run of our own learner."""
+
+
+CHECK_END = ContextVar("CHECK_END", default=float("inf"))
+"""The time of `time.monotonic` at which the running check is ended."""
+
+
+def count_seconds_left() -> float:
+    """The seconds that the running check may still take, for checks that choose how much they do."""
+    return CHECK_END.get() - time.monotonic()
 
 
 class CheckStatus(StrEnum):
@@ -88,6 +100,7 @@ class EnvCheck:
         after: ids of checks without which this one says nothing. It is skipped if one of them failed.
         is_gate: all checks after this one are skipped if it fails.
         seconds: what it costs at most with an environment of 1 ms steps, for the plan that is printed beforehand.
+        evaluations: how often it evaluates a submission of a research task at most; their time is added.
     """
 
     check_id: str
@@ -99,6 +112,7 @@ class EnvCheck:
     after: tuple[str, ...] = ()
     seconds: float = 2.0
     is_gate: bool = False
+    evaluations: int = 0
 
 
 ENV_CHECKS: list[EnvCheck] = []
@@ -114,12 +128,14 @@ def env_check(
     after: Sequence[str] = (),
     seconds: float = 2.0,
     is_gate: bool = False,
+    evaluations: int = 0,
 ) -> Callable[[Callable[[Any], CheckFinding]], Callable[[Any], CheckFinding]]:
     """Register a check. The first line of the function's docstring is its title."""
 
     def register(function: Callable[[Any], CheckFinding]) -> Callable[[Any], CheckFinding]:
         title = (function.__doc__ or check_id).strip().splitlines()[0].rstrip(".")
-        ENV_CHECKS.append(EnvCheck(check_id, level, part, title, remedy, function, tuple(after), seconds, is_gate))
+        check = EnvCheck(check_id, level, part, title, remedy, function, tuple(after), seconds, is_gate, evaluations)
+        ENV_CHECKS.append(check)
         return function
 
     return register

@@ -1,1 +1,587 @@
+"""Whether a research task can be worked on, is judged rightly, and pays only for work."""
+
 from __future__ import annotations
+
+import ast
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palaestra.core.errors import PalaestraError, SandboxError
+from palaestra.core.records import Failure
+from palaestra.core.settings import short_repr
+from palaestra.recipes.check.containment import (
+    find_secrets,
+    find_telling_data,
+    list_secrets,
+    read_answers,
+    read_commands,
+    read_surroundings,
+)
+from palaestra.recipes.check.contract import measure_leftovers
+from palaestra.recipes.check.elsewhere import call_elsewhere
+from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
+from palaestra.recipes.check.scorer import INJECTIONS, break_functions, find_constant_handlers, limit
+from palaestra.recipes.check.subjects import make_subject
+from palaestra.recipes.check.submissions import (
+    Files,
+    ResearchPart,
+    Variants,
+    forge_files,
+    list_cheats,
+    list_equivalent,
+    list_idle,
+    list_malformed,
+    list_payloads,
+)
+from palaestra.research.judge.evaluation import make_judge, sandbox_for
+from palaestra.research.tasks.data import generate_data
+from palaestra.research.tasks.task import (
+    Direction,
+    Grade,
+    InvalidSubmission,
+    JudgeResult,
+    TaskData,
+    load_task,
+    read_files,
+)
+from palaestra.research.workspace.workspace import submission_files
+
+_MANIFEST, _STARTS, _BASELINE = "static.manifest", "runtime.starts", "runtime.baseline_scored"
+_DETERMINISM, _ORACLE = "semantic.verifier_determinism", "semantic.oracle_max"
+_MARGIN, _POSITIVE = 0.25, 0.1
+"""Of the reference's gain over the baseline: a submission without work fails the check with all but the first fraction, and is
+reported from the second on.
+"""
+_SECONDS = 25.0
+_SHORT = 1.0
+"""The time limit under which an endless submission is judged."""
+_MARK = "a mark that palaestra left in an earlier episode"
+_HANGS = {
+    "never ends": "while True:\n    pass\n",
+    "takes all memory": "x = []\nwhile True:\n    x.append(' ' * 10**7)\n",
+    "forks without end": "import os\nwhile True:\n    os.fork()\n",
+}
+
+
+# Level 1: the contract
+
+
+@env_check(_MANIFEST, 1, "research", "Mend the task file as the evidence says.", is_gate=True)
+def check_manifest(part: ResearchPart) -> CheckFinding:
+    """The task file is valid, and agrees with its folder and its text"""
+    task, doubts = part.task, []
+    limits, metric = task.limits, task.metric
+    named = [name for name in task.submission.files if name != "*"]
+    if unnamed := [name for name in named if name not in task.description]:
+        doubts.append(f"the description does not name {', '.join(unnamed)}, which must be submitted")
+    if limits.command_seconds > limits.seconds:
+        doubts.append(f"a command may take {limits.command_seconds:g} s, an episode only {limits.seconds:g} s")
+    starter = task.starter_files()
+    if not task.baseline and (missing := [name for name in named if name not in starter]):
+        return failed(f"there is no command for the baseline, and no starter file {', '.join(missing)}")
+    if shared := set(task.submission.files) & set(task.submission.optional):
+        doubts.append(f"{', '.join(sorted(shared))} is both required and optional")
+    if large := [name for name, content in starter.items() if name in named and len(content) > task.submission.largest]:
+        return failed(
+            f"the starter file {large[0]} is larger than a submission may be, {task.submission.largest} bytes"
+        )
+    if not task.description.strip() or not task.title.strip():
+        return failed("the task has no title or no description")
+    if doubts:
+        return warned("the task file contradicts itself", *doubts)
+    return passed(f"{metric.name}, {metric.direction} is better; {len(starter)} starter files", files=len(starter))
+
+
+@env_check(
+    "static.dependency_pinning", 1, "research", "List every package that the task's files import under `dependencies`.",
+)  # fmt: skip
+def check_dependencies(part: ResearchPart) -> CheckFinding:
+    """Every package that the task's files import is declared"""
+    task = part.task
+    files = {**task.starter_files(), **{f"reference/{n}": text for n, text in task.reference_files().items()}}
+    own = {Path(name).stem for name in files} | {name.split("/")[0] for name in files} | {"palaestra"}
+    known = own | set(task.dependencies) | sys.stdlib_module_names
+    doubts = [
+        f"{name} imports {package}"
+        for name, content in files.items()
+        if part.evaluator  # Other formats install their packages in an image.
+        for package in sorted(_list_imports(name, content) - known)
+    ]
+    if doubts:
+        return warned("a package is imported and not declared: the task fails where it is missing", *doubts)
+    return passed("all imported packages are declared")
+
+
+def _list_imports(name: str, content: bytes) -> set[str]:
+    try:
+        tree = ast.parse(content) if name.endswith(".py") else ast.Module([], [])
+    except (SyntaxError, ValueError):
+        return set()
+    modules = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    modules += [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and not n.level]
+    return {module.partition(".")[0] for module in modules}
+
+
+@env_check(
+    _STARTS, 1, "research", "Make the evaluator, the data and the workspace work on a fresh machine.",
+    seconds=5.0, is_gate=True,
+)  # fmt: skip
+def check_workspace(part: ResearchPart) -> CheckFinding:
+    """The judge is made, and two workspaces have the same files: those of the starter folder"""
+    expected, states = part.task.starter_files(), []
+    for _ in range(2):
+        with part.open_workspace() as workspace:
+            shell = workspace.shell
+            variables = workspace.execute("env | grep -v '^_=' | sort").text
+            states.append((shell.read_files(shell.list_files()), variables, part.read_public()))
+    for name, first, second in zip(("files", "variables", "data"), *states, strict=True):
+        if first != second:
+            text = f"the {name} of two workspaces differ"
+            names = [n for n in {**first, **second} if first.get(n) != second.get(n)] if isinstance(first, dict) else []
+            return failed(text, *(names or [f"{first!r} and {second!r}"]), seed=part.seed)
+    if different := [name for name in {**expected, **states[0][0]} if expected.get(name) != states[0][0].get(name)]:
+        return failed("the workspace has other files than the starter folder", ", ".join(different[:10]))
+    return passed(f"two workspaces have the same {len(expected)} files", files=len(expected))
+
+
+@env_check(
+    "static.task_distribution_pinning", 1, "research",
+    "Draw the data from the generator that `make` is given, in an order that does not depend on hashes, clocks or folders.",
+    seconds=15.0,
+)  # fmt: skip
+def check_data(part: ResearchPart) -> CheckFinding:
+    """The data are the same when they are made again, in another process"""
+    task, data = part.task, part.judge.data
+    if not task.data or data.public is None or data.hidden is None:
+        return skipped("it has no data")
+    if not any(read_files(data.hidden).values()):
+        return failed("the hidden folder of the data is empty")
+    with tempfile.TemporaryDirectory(prefix="palaestra-check-") as folder:
+        if call_elsewhere(make_data, str(task.folder), folder, seconds=100.0) is None:
+            return warned("the data could not be made again within the time")
+        for name, kept in (("public", data.public), ("hidden", data.hidden)):
+            first, second = read_files(kept), read_files(Path(folder) / name)
+            if different := sorted(n for n in {**first, **second} if first.get(n) != second.get(n)):
+                return failed(f"the {name} data differ when they are made again", ", ".join(different[:10]))
+    return passed("the data are the same in another process")
+
+
+def make_data(folder: str, target: str) -> bool:
+    """Generate the data of the task in `folder`; another process calls it."""
+    _use_random_numbers()
+    generate_data(load_task(Path(folder)), Path(target))
+    return True
+
+
+def _use_random_numbers() -> None:
+    """Leave the global generators in another state than a new process has."""
+    random.seed(97)
+    np.random.seed(97)  # noqa: NPY002
+
+
+@env_check(
+    _BASELINE, 1, "research", "Make the baseline write a valid submission in a fresh workspace, in the time of one command.",
+    seconds=5.0, evaluations=2, is_gate=True,
+)  # fmt: skip
+def check_baseline(part: ResearchPart) -> CheckFinding:
+    """The baseline runs, and its submission is scored on both splits"""
+    task, stated = part.task, part.task.baseline_score()
+    measured = part.baseline
+    scores: dict[str, Any] = {"validation": measured.validation.score, "test": measured.test.score}
+    if stated is not None and abs(stated - scores["test"]) > max(task.metric.spread, 0.05 * task.metric.scale):
+        return failed(f"the baseline is stated as {stated:g} and scored {scores['test']:g}", **scores)
+    if measured.seconds > 2 * task.limits.command_seconds:
+        return failed(
+            f"the baseline takes {measured.seconds:.0f} s; a command may take {task.limits.command_seconds:g} s"
+        )
+    text = f"the baseline scores {scores['validation']:g} and {scores['test']:g}"
+    return passed(f"{text}, in {measured.seconds:.1f} s", **scores, seconds=round(measured.seconds, 2))
+
+
+@env_check(
+    "runtime.resource_bounds", 1, "research", "Run the submission with `evaluation.program` or `evaluation.run`, which limit it.",
+    seconds=12.0,
+)  # fmt: skip
+def check_limits(part: ResearchPart) -> CheckFinding:
+    """A submission that never ends is ended, and has no score"""
+    base, seconds = submission_files(part.baseline), dict[str, Any]()
+    if not part.main or not any(part.main in command.files for command in part.commands):
+        return skipped("no code of a submission runs while it is judged")
+    metric = part.task.metric
+    worst = metric.low if metric.direction is Direction.HIGHER else metric.high
+    shorter = {"evaluation_seconds": _SHORT, "memory": 400 << 20, "processes": 64}
+    task = part.task.model_copy(update={"limits": part.task.limits.model_copy(update=shorter)})
+    for what, code in _HANGS.items():
+        start = time.monotonic()
+        result = make_judge(task, part.sandbox).judge({**base, part.main: code.encode()}, "validation")
+        seconds[what] = round(time.monotonic() - start, 1)
+        if isinstance(result, Grade):
+            finding = warned if result.score == worst else failed
+            return finding(f"a submission that {what} gets the score {result.score:g}", code, **seconds)
+        if isinstance(result, Failure):
+            return warned(f"a submission that {what} is a failure of the judge, and so has no reward", result.message)
+    return passed(f"submissions without end are ended after {max(seconds.values()):.1f} s", **seconds)
+
+
+@env_check(
+    "runtime.resources_released", 1, "research", "Close what the evaluator opens, and delete its temporary files.",
+    seconds=4.0, evaluations=3,
+)  # fmt: skip
+def check_leftovers(part: ResearchPart) -> CheckFinding:
+    """Nothing stays of a closed workspace and of a judged submission"""
+    files = submission_files(part.baseline)
+
+    def play() -> None:
+        with part.open_workspace() as workspace:
+            workspace.execute("sleep 600 >/dev/null 2>&1 & touch /tmp/left; true")
+        part.judge.judge(files, "validation")
+
+    growing, leftovers = measure_leftovers(play, 3)
+    if growing:
+        return failed(f"each episode leaves {growing[0]} behind", *growing)
+    if leftovers:
+        return warned("judging leaves files in the temporary folder", ", ".join(leftovers[:5]))
+    return passed("nothing stays open")
+
+
+@env_check(
+    "runtime.episode_isolation", 1, "research", "Let the evaluator write nothing into the task's folder and its data.",
+    evaluations=1,
+)  # fmt: skip
+def check_isolation(part: ResearchPart) -> CheckFinding:
+    """A workspace shows nothing of an earlier episode"""
+    writable = (
+        "for d in . ~ /tmp /dev/shm /data / /opt /logs /tests; do echo '{}' > $d/palaestra_mark; done 2>/dev/null"
+    )
+    digest = part.task.digest()
+    with part.open_workspace() as workspace:
+        workspace.execute(writable.format(_MARK))
+        files = workspace.submission()
+    if isinstance(files, dict):
+        marks = {name: text + f"\n# {_MARK}\n".encode() for name, text in files.items() if name.endswith(".py")}
+        part.score({**submission_files(part.baseline), **marks})
+    if part.task.digest() != digest:
+        return failed("judging a submission changes the files of the task")
+    search = f"grep -rlsF '{_MARK}' . ~ /tmp /dev/shm /data /opt /logs /tests | head -5; find / -maxdepth 3 -name palaestra_mark 2>/dev/null | head -5"
+    with part.open_workspace() as workspace:
+        places = workspace.execute(search).text.split()
+    if places:
+        return failed("a workspace contains files of an earlier episode", *places)
+    return passed("a workspace shows nothing of an earlier episode")
+
+
+# Level 2: the scorer
+
+
+@env_check(
+    _DETERMINISM, 2, "research", "Draw from `evaluation.generator()` only, or declare the metric's `spread`.",
+    seconds=20.0, evaluations=5,
+)  # fmt: skip
+def check_determinism(part: ResearchPart) -> CheckFinding:
+    """The same submission always gets the same score, also in another process"""
+    metric, solutions = part.task.metric, {"baseline": part.baseline}
+    allowed = metric.spread + 1e-6 * max(1.0, abs(part.baseline.test.score))
+    if part.has_reference:
+        with suppress(PalaestraError):  # Another check reports it.
+            solutions["reference"] = part.reference
+    counts = 0
+    for name, measured in solutions.items():
+        files = submission_files(measured)
+        _use_random_numbers()
+        scores = [measured.test.score, _get_score(part.score(files))]
+        if name == "baseline" and measured.test.seconds < 4.0:
+            scores += filter(None, [call_elsewhere(score_elsewhere, str(part.task.folder), files)])
+        counts += len(scores)
+        if None in scores or max(scores) - min(scores) > allowed:  # type: ignore[type-var, operator]
+            text = f"the {name} is scored {' and '.join(map(str, scores))}"
+            return failed(f"{text}; declared is a spread of {metric.spread:g}", seed=part.seed)
+    return passed(f"{counts} scores of {len(solutions)} submissions agree", scores=counts)
+
+
+def _get_score(result: JudgeResult) -> float | None:
+    return result.score if isinstance(result, Grade) else None
+
+
+def score_elsewhere(folder: str, files: Files) -> float | None:
+    """The score of a submission; another process calls it."""
+    return _get_score(ResearchPart(make_subject(Path(folder))).score(files))
+
+
+@env_check(
+    _ORACLE, 2, "research", "Mend the reference, the evaluator or the metric's direction and scale.",
+    seconds=10.0, evaluations=2,
+)  # fmt: skip
+def check_reference(part: ResearchPart) -> CheckFinding:
+    """The reference solution beats the baseline on both splits"""
+    if not part.has_reference:
+        return warned("there is no reference solution: nothing shows that the task can be solved")
+    metric, own, base = part.task.metric, part.reference, part.baseline
+    gains = {
+        split: metric.gain(getattr(own, split).score, getattr(base, split).score) for split in ("validation", "test")
+    }
+    pairs = [f"{s}: reference {getattr(own, s).score:g}, baseline {getattr(base, s).score:g}" for s in gains]
+    numbers: dict[str, Any] = {"oracle_reward": gains["test"], "baseline": base.test.score, "reference": own.test.score}
+    if min(gains.values()) <= metric.spread / metric.scale:
+        return failed(f"the reference does not beat the baseline; {metric.direction} is better", *pairs, **numbers)
+    if not 0.05 <= gains["test"] <= 20:
+        return warned(
+            f"the reference is rewarded {gains['test']:.3g}: the metric's scale is far from it", *pairs, **numbers
+        )
+    return passed(f"the reference is rewarded {gains['test']:.3g}, the baseline 0", **numbers)
+
+
+@env_check(
+    "semantic.resource_envelope", 2, "research", "Give a command and an evaluation about twice the time of the reference.",
+    after=(_ORACLE,), seconds=0.5,
+)  # fmt: skip
+def check_envelope(part: ResearchPart) -> CheckFinding:
+    """The reference needs less time than agents and submissions have"""
+    best, limits = part.best, part.task.limits
+    used: dict[str, Any] = {"making": best.seconds / limits.command_seconds, "seconds": best.seconds}
+    used["judging"] = best.test.seconds / (3 * limits.evaluation_seconds)  # The evaluator's own work is not limited.
+    text = f"the best solution is made in {best.seconds:.1f} of {limits.command_seconds:g} s and judged in {best.test.seconds:.1f} s"
+    return (warned if max(used["making"], used["judging"]) > 1 else passed)(text, **used)
+
+
+@env_check(
+    "semantic.equivalent_answers", 2, "research", "Read a submission as data: by id, and whatever its layout.",
+    after=(_DETERMINISM, _ORACLE), seconds=4.0, evaluations=6,
+)  # fmt: skip
+def check_equivalent(part: ResearchPart) -> CheckFinding:
+    """Other forms of the same solution get the same score, or are rejected"""
+    best, count = part.best.test.score, 0
+    for what, files in limit(list_equivalent(part), _SECONDS):
+        result, count = part.score(files), count + 1
+        if isinstance(result, Failure):
+            return failed(f"{what} breaks the evaluator", result.message)
+        if isinstance(result, Grade) and abs(result.score - best) > part.task.metric.spread + 1e-6 * max(1, abs(best)):
+            return failed(f"{what} gets {result.score:g} instead of {best:g}")
+    return passed(f"{count} other forms get the same score", forms=count) if count else skipped("it has no other forms")
+
+
+@env_check(
+    "runtime.hostile_answers", 2, "research",
+    "Raise `SubmissionError` for what is malformed: missing rows, other ids, wrong types, NaN and infinite numbers.",
+    after=(_ORACLE,), seconds=10.0, evaluations=25,
+)  # fmt: skip
+def check_malformed(part: ResearchPart) -> CheckFinding:
+    """Malformed submissions have no score, or the floor"""
+    if part.takes_workspace:
+        return skipped("every workspace is a submission")
+    scored, doubts, count = list[str](), list[str](), 0
+    for what, files in limit(list_malformed(part), _SECONDS):
+        judge = part.make_judge()
+        result, count = judge.judge(files, "test"), count + 1
+        gain = part.gain(result)
+        if isinstance(result, Failure) and not judge.exposed:
+            doubts.append(f"{what}: the evaluator fails, so that an agent escapes a bad score: {result.message}")
+        if gain is None or gain <= part.floor + 0.05 * abs(part.floor):
+            continue
+        (scored if gain >= -0.02 else doubts).append(f"{what}: scored {_get_score(result):g}")
+    if scored:
+        return failed("a malformed submission gets a score", *scored[:8], count=len(scored))
+    if doubts:
+        return warned("a malformed submission is not rejected", *doubts[:8], count=len(doubts))
+    return passed(f"{count} malformed submissions are rejected", submissions=count)
+
+
+@env_check(
+    "runtime.failure_is_no_score", 2, "research", "Let exceptions pass that are not the submission's: no score hides them.",
+    after=(_ORACLE, _DETERMINISM), seconds=5.0, evaluations=6,
+)  # fmt: skip
+def check_failures(part: ResearchPart) -> CheckFinding:
+    """A failure of the evaluator is never a score"""
+    files, best, lowered, hits = submission_files(part.best), part.best.test.score, list[str](), list[str]()
+    lost: tuple[Any, ...] = (
+        "the sandbox is lost",
+        ((type(part.sandbox), "start"),),
+        lambda: SandboxError("injected"),
+    )
+    for name, targets, error in limit((lost, *INJECTIONS), _SECONDS):
+        judge = make_judge(part.task, sandbox_for(part.task))
+        with break_functions(name, targets, error) as own_hits:
+            result = judge.judge(files, "test")
+        hits += own_hits
+        if own_hits and isinstance(result, Grade) and abs(result.score - best) > part.task.metric.spread + 1e-6:
+            lowered.append(f"{name}: the score is {result.score:g} instead of {best:g} or a failure")
+    hidden = part.judge.data.hidden
+    if hidden is not None:
+        judge = part.make_judge()
+        with tempfile.TemporaryDirectory(prefix="palaestra-check-") as empty:
+            judge.data = TaskData(judge.data.public, Path(empty))
+            if isinstance(result := judge.judge(files, "test"), Grade):
+                lowered.append(f"without the hidden data the score is {result.score:g}")
+    if lowered:
+        return failed("a failure becomes a score", *lowered)
+    handlers = find_constant_handlers(part.evaluator, f"{part.task.evaluator}", 1) if part.evaluator else []
+    if handlers:
+        return warned("a failure may become a score", *handlers)
+    return passed(f"injected failures ({', '.join(sorted(set(hits))) or 'none is reached'}) never become scores")
+
+
+# Level 3: leaks and floors
+
+
+@env_check(
+    "runtime.host_containment", 3, "research", "Read submissions as data: no import, pickle, eval or YAML objects outside a sandbox.",
+    seconds=3.0, evaluations=6,
+)  # fmt: skip
+def check_containment(part: ResearchPart) -> CheckFinding:
+    """No code of a submission runs outside a sandbox"""
+    folder = Path(tempfile.mkdtemp(prefix="palaestra-check-"))
+    try:
+        count = 0
+        for what, files in limit(list_payloads(part, folder / "mark"), _SECONDS):
+            part.score(files)
+            count += 1
+            if (folder / "mark").exists():
+                return failed(f"{what} runs in the process of the evaluator, and can do anything on this machine")
+        return passed(f"{count} submissions with code ran nowhere else", submissions=count)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_CONTAINED = "runtime.host_containment"
+
+
+@env_check(
+    "runtime.oracle_containment", 3, "research", "Move the file out of the starter folder and the public data, also out of git's history.",
+    seconds=8.0,
+)  # fmt: skip
+def check_workspace_secrets(part: ResearchPart) -> CheckFinding:
+    """A workspace shows nothing of the evaluator, the reference and the hidden data"""
+    task, secrets = part.task, list_secrets(part)
+    starter = task.starter_files()
+    shared = {*task.reference_files(), *task.submission.files, *task.baseline.split()}
+    visible, equal = read_surroundings(part, secrets)
+    leaks = [*equal, *find_secrets(visible, secrets, [starter[name] for name in shared if name in starter])]
+    if leaks:
+        return failed("a workspace shows what an agent must not see", *dict.fromkeys(leaks))
+    return passed(f"{len(visible)} places show none of {len(secrets)} secret files", places=len(visible))
+
+
+@env_check(
+    "semantic.judging_containment", 3, "research",
+    "Send a submission its inputs only, with `Program.call`; keep labels and tests outside its sandbox.",
+    seconds=1.0, evaluations=2,
+)  # fmt: skip
+def check_judging_secrets(part: ResearchPart) -> CheckFinding:
+    """The sandbox in which a submission is judged shows nothing of the hidden data and the reference"""
+    files = submission_files(part.baseline)
+    part.commands.clear()
+    for split in ("validation", "test"):
+        part.score(files, split)
+    if leaks := find_secrets(
+        read_commands(part), list_secrets(part, judging=True), [*files.values(), *part.task.starter_files().values()]
+    ):
+        return failed("submitted code can read what decides its score", *dict.fromkeys(leaks))
+    return passed(f"{len(part.commands)} programs see none of the hidden data", programs=len(part.commands))
+
+
+@env_check(
+    "semantic.no_solution_leakage", 3, "research", "Drop the column, shuffle the rows, or shorten the message that tells the answers.",
+    seconds=3.0, evaluations=3,
+)  # fmt: skip
+def check_leakage(part: ResearchPart) -> CheckFinding:
+    """Public data, texts and messages do not tell the answers"""
+    task, hidden = part.task, part.judge.data.hidden
+    public = {**part.read_public(), **task.starter_files()}
+    answers = read_answers(hidden) if hidden is not None else {}
+    leaks = [
+        f"{name}: {text}" for name, right in answers.items() for text in find_telling_data(right, public, part.seed)
+    ]
+    texts = {"the description": task.description.encode()}
+    for what, files in limit(list_malformed(part), _SECONDS / 3):
+        if isinstance(result := part.score(files), InvalidSubmission):
+            texts[f"the message that {what}"] = result.reason.encode()
+    leaks += find_secrets(texts, list_secrets(part), public.values())
+    known = _list_words(b" ".join(public.values()))
+    for name, right in answers.items():
+        rare = {value for value in right.values() if len(value) >= 3} - known
+        for place, text in texts.items():
+            if quoted := sorted(rare & _list_words(text)):
+                leaks.append(f"{place} quotes {', '.join(quoted[:3])} of hidden/{name}: {short_repr(text.decode())}")
+    if leaks:
+        return failed("the answers can be told without work", *dict.fromkeys(leaks), seed=part.seed)
+    return passed(f"{len(public)} public files and {len(texts)} texts do not tell the answers", texts=len(texts))
+
+
+def _list_words(text: bytes) -> set[str]:
+    return set(re.findall(r"[\w.+-]*\w", text.decode("utf-8", "replace")))
+
+
+@env_check(
+    "semantic.floor_gap", 3, "research", "Score an answer without content as the floor; make the metric balance its classes.",
+    after=(_ORACLE, _DETERMINISM), seconds=2.0, evaluations=15,
+)  # fmt: skip
+def check_floor(part: ResearchPart) -> CheckFinding:
+    """Submissions without work get less than the reference"""
+    return _judge_variants(part, list_idle(part), "a submission without work", 0.5)
+
+
+@env_check(
+    "semantic.canary_floor", 3, "research",
+    "Compute the score outside the reach of the submission: no exit code, output or file of its sandbox is a score.",
+    after=(_ORACLE, _DETERMINISM, _CONTAINED), seconds=5.0, evaluations=25,
+)  # fmt: skip
+def check_cheats(part: ResearchPart) -> CheckFinding:
+    """Forged scores, early exits and patched judges get no more than the baseline"""
+    return _judge_variants(part, _list_attacks(part), "a submission that cheats", 0.1)
+
+
+def _list_attacks(part: ResearchPart) -> Variants:
+    """A workspace that overwrites all that it can reach, and submissions that cheat."""
+    with part.open_workspace() as workspace:
+        if part.task.baseline:
+            workspace.execute(part.task.baseline, part.task.limits.command_seconds)
+        own = set(part.task.submission.files) | set(part.task.submission.optional)
+        workspace.shell.write_files({name: text for name, text in forge_files(part).items() if name not in own})
+        workspace.execute(
+            "for d in .. ~ /tmp /data /tests /logs /logs/verifier / /opt; do cp -n * $d; done 2>/dev/null; true"
+        )
+        files = workspace.submission()
+    if isinstance(files, dict):
+        yield "a workspace in which everything was overwritten", files
+    yield from list_cheats(part)
+
+
+def _judge_variants(
+    part: ResearchPart, variants: Iterator[tuple[str, dict[str, bytes]]], what: str, doubtful: float
+) -> CheckFinding:
+    """Fail if a variant gains as much as the reference, less the margin. Warn from the fraction `doubtful` on."""
+    gains, count = list[tuple[float, str, float]](), 0
+    for name, files in limit(variants, _SECONDS):
+        result, count = part.score(files), count + 1
+        gain, spread = part.gain(result), part.task.metric.spread / part.task.metric.scale
+        if isinstance(result, Grade) and gain is not None and gain > spread:
+            gains.append((gain, name, result.score))
+            if gain >= 1 - _MARGIN:
+                break
+    gains.sort(reverse=True)
+    best = gains[0][0] if gains else 0.0
+    numbers: dict[str, Any] = {"measured_floor": best, "margin": _MARGIN, "submissions": count}
+    evidence = [
+        f"{name}: {score:g}, {gain:.0%} of the reference's gain over the baseline" for gain, name, score in gains[:5]
+    ]
+    text = (
+        f"{what} scores {gains[0][2]:g}; the baseline {part.baseline.test.score:g}, the best solution {part.best.test.score:g}"
+        if gains
+        else ""
+    )
+    if best >= 1 - _MARGIN:
+        return failed(text, *evidence, seed=part.seed, **numbers)
+    if best > doubtful:
+        return warned(text, *evidence, seed=part.seed, **numbers)
+    if not count:
+        return skipped("no such submission can be written for it")
+    return passed(f"{count} submissions get at most {best:.0%} of the reference's gain", **numbers)

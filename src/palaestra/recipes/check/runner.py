@@ -21,6 +21,7 @@ from palaestra.core.records import Event, Listener
 from palaestra.core.registry import describe_error
 from palaestra.recipes.check.answers import Answers, make_answers
 from palaestra.recipes.check.records import (
+    CHECK_END,
     CheckFinding,
     CheckRecord,
     CheckStatus,
@@ -31,6 +32,7 @@ from palaestra.recipes.check.records import (
     to_record,
 )
 from palaestra.recipes.check.subjects import Subject
+from palaestra.recipes.check.submissions import ResearchPart, estimate_evaluation
 
 _PATIENCE = 10.0
 """How many times its expected seconds a check may take, and how many times the seconds of the slowest gate."""
@@ -50,21 +52,33 @@ class SubjectParts:
     def answers(self) -> Answers | None:
         return make_answers(self.subject)
 
+    @cached_property
+    def trial(self) -> Any:
+        from palaestra.recipes.check.trials import ControlTrial, TextTrial  # They load torch.
+
+        if self.answers is not None:
+            return TextTrial(self.answers)
+        return self.subject.env and ControlTrial(self.subject.env)
+
+    @cached_property
+    def research(self) -> ResearchPart | None:
+        return self.subject.research and ResearchPart(self.subject)
+
     def get(self, part: str) -> Any:
         """The part that a check examines; `None` if the subject has none."""
-        if part == "answers":
-            return self.answers
+        if part in ("answers", "trial"):
+            return getattr(self, part)
         return {
             "env": self.subject.env,
             "problems": self.subject.task and self.answers,
-            "research": self.subject.research,
+            "research": self.research,
         }[part]
 
 
 def list_applicable(subject: Subject, checks: Sequence[EnvCheck]) -> list[EnvCheck]:
     """The checks of the parts that a subject may have. Whether actions are texts is only known once it is made."""
     parts = {"env": subject.env, "problems": subject.task, "research": subject.research}
-    parts["answers"] = subject.env or subject.task
+    parts["answers"] = parts["trial"] = subject.env or subject.task
     return [check for check in checks if parts[check.part] is not None]
 
 
@@ -100,6 +114,8 @@ def run_checks(
                 worker = worker or _Worker(subject)
                 least = _START_SECONDS if check.is_gate else _MIN_SECONDS
                 limit = max(least, _PATIENCE * check.seconds, _PATIENCE * slowest)
+                if check.evaluations:
+                    limit += 2 * check.evaluations * estimate_evaluation(subject)[0]
                 finding = worker.run(check, min(limit, left))
                 if worker.is_lost:
                     hangs, worker = hangs + 1, None
@@ -139,7 +155,7 @@ class _Worker:
 
     def run(self, check: EnvCheck, seconds: float) -> CheckFinding:
         """Run a check. A process that dies or exceeds the time is lost, and the check has failed."""
-        self._pipe.send(check)
+        self._pipe.send((check, seconds))
         with suppress(EOFError, ConnectionError):
             if self._pipe.poll(seconds):
                 finding: CheckFinding = self._pipe.recv()
@@ -189,12 +205,13 @@ def _serve(subject: Subject, pipe: Connection, stacks: str) -> None:
         parts = SubjectParts(subject)
         while True:
             try:
-                check: EnvCheck | None = pipe.recv()
+                order: tuple[EnvCheck, float] | None = pipe.recv()
             except EOFError:
                 return
-            if check is None:
+            if order is None:
                 return
-            pipe.send(run_check(check, parts))
+            CHECK_END.set(time.monotonic() + order[1])
+            pipe.send(run_check(order[0], parts))
 
 
 def run_check(check: EnvCheck, parts: SubjectParts) -> CheckFinding:

@@ -530,6 +530,9 @@ def _list_mutants(case: Case, answer: str, pool: Sequence[str]) -> Iterator[tupl
         if value:
             yield "the negated number", True, [answer[1:] if answer.startswith("-") else f"-{answer}"]
     elif len(answer) >= 4:
+        words = answer.split()
+        if len(words) >= 4:
+            yield "the first half of its words", True, [" ".join(words[: len(words) // 2])]
         half = len(answer) // 2
         if answer[half - 1].isalnum() and answer[half].isalnum():
             yield "half of the answer", True, [answer[:half]]
@@ -565,7 +568,9 @@ def _raise(error: Callable[[], BaseException], hits: list[str], name: str) -> Ca
 
 
 @contextmanager
-def _break(name: str, targets: Sequence[tuple[Any, str]], error: Callable[[], BaseException]) -> Iterator[list[str]]:
+def break_functions(
+    name: str, targets: Sequence[tuple[Any, str]], error: Callable[[], BaseException]
+) -> Iterator[list[str]]:
     """Replace functions by one that raises. The value lists the calls."""
     hits: list[str] = []
     saved = [(owner, attribute, getattr(owner, attribute)) for owner, attribute in targets]
@@ -585,7 +590,7 @@ def _make_unavailable(hits: list[str]) -> Any:
 
 
 _PROCESSES = ((subprocess, "run"), (subprocess, "Popen"), (subprocess, "check_output"), (subprocess, "call"))
-_INJECTIONS: tuple[tuple[str, Sequence[tuple[Any, str]], Callable[[], BaseException]], ...] = (
+INJECTIONS: tuple[tuple[str, Sequence[tuple[Any, str]], Callable[[], BaseException]], ...] = (
     ("a process cannot start", _PROCESSES, lambda: OSError(12, "injected: cannot allocate memory")),
     ("the network is down", ((socket.socket, "connect"), (urllib.request, "urlopen")), lambda: ConnectionError("injected")),
     ("a request times out", ((socket.socket, "connect"), (urllib.request, "urlopen")), lambda: TimeoutError("injected")),
@@ -611,8 +616,8 @@ def check_failures(answers: Answers) -> CheckFinding:
             lowered[text] = None
 
     for case, texts, value in spread([entry for entry in list_solved(answers) if entry[2]], 4):
-        for name, targets, error in _INJECTIONS:
-            with _break(name, targets, error) as calls, suppress(_OverdueError), _interrupt(3 * _SLOW):
+        for name, targets, error in INJECTIONS:
+            with break_functions(name, targets, error) as calls, suppress(_OverdueError), _interrupt(3 * _SLOW):
                 note(name, calls, answers.score(case, texts), value, texts[-1])
         for owner, attribute in _list_services(answers):
             calls = []
@@ -672,15 +677,23 @@ def _find_swallowing(answers: Answers) -> list[str]:
     """Broad `except` clauses in the code of the reward that return or assign a constant."""
     shown = []
     for _, function in _list_holders(answers):
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-        except (OSError, TypeError, SyntaxError):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ExceptHandler) and _is_broad(node.type) and _returns_constant(node):
-                line = function.__code__.co_firstlineno + node.lineno - 1
-                shown.append(f"{function.__qualname__}, line {line}: any exception becomes a constant")
+        with suppress(OSError, TypeError):
+            source = textwrap.dedent(inspect.getsource(function))
+            shown += find_constant_handlers(source, function.__qualname__, function.__code__.co_firstlineno)
     return shown
+
+
+def find_constant_handlers(source: str, name: str, first_line: int = 1) -> list[str]:
+    """Broad `except` clauses of a source that return or assign a constant."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except SyntaxError:
+        return []
+    return [
+        f"{name}, line {first_line + node.lineno - 1}: any exception becomes a constant"
+        for node in nodes
+        if isinstance(node, ast.ExceptHandler) and _is_broad(node.type) and _returns_constant(node)
+    ]
 
 
 def _is_broad(kind: ast.expr | None) -> bool:

@@ -85,13 +85,14 @@ class Subject:
         name: as the user named it.
         command: the command that checks it again.
         task: the task; also that of an environment whose `task` is one.
+        research: loads the research task.
     """
 
     name: str
     command: str
     env: EnvPart | None = None
     task: Task | None = None
-    research: ResearchTask | None = None
+    research: Callable[[], ResearchTask] | None = None
     oracle: Callable[..., Any] | None = None
     seed: int = 0
 
@@ -117,7 +118,8 @@ def make_subject(
     """
     options = dict(options or {})
     if isinstance(source, ResearchTask):
-        return Subject(source.name, f"palaestra check {shlex.quote(str(source.folder))}", research=source, seed=seed)
+        command = f"palaestra check {shlex.quote(str(source.folder))}"
+        return Subject(source.name, command, research=lambda: source, seed=seed)
     if _is_task(source):
         name = getattr(source, "name", type(source).__name__)
         return Subject(str(name), f"palaestra.check({name})", task=source, oracle=oracle, seed=seed)  # type: ignore[arg-type]
@@ -125,7 +127,7 @@ def make_subject(
         name = str(source)
         command = _write_command(f"--task {shlex.quote(name)}" if is_task else shlex.quote(name), options)
         if not is_task and (isinstance(source, Path) or name in task_names() or is_task_folder(Path(name))):
-            return Subject(name, command, research=load_task(source, **options), seed=seed)
+            return Subject(name, command, research=lambda: load_task(source, **options), seed=seed)
         if is_task or _names_task(name):
             return Subject(name, command, task=make_task(name, **options), oracle=oracle, seed=seed)
         _check_spec(name)

@@ -32,14 +32,11 @@ def load_data(task: ResearchTask) -> TaskData:
         return TaskData()
     home = cache_folder() / "research" / f"{task.name}-{task.digest()}"
     if not home.is_dir():
-        make = load_function(task.folder / task.data, "make")
         with storage_errors(home, "storing the data of a research task"):
             home.parent.mkdir(parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(prefix=f".{task.name}-", dir=home.parent))
         try:
-            for part in ("public", "hidden"):
-                (partial / part).mkdir()
-            _generate(task, make, partial)
+            generate_data(task, partial)
             # Concurrent processes generate the same data from the same seed; the first one wins.
             try:
                 os.rename(partial, home)
@@ -51,7 +48,15 @@ def load_data(task: ResearchTask) -> TaskData:
     return TaskData(home / "public", home / "hidden")
 
 
-def _generate(task: ResearchTask, make: Callable[..., object], folder: Path) -> None:
+def generate_data(task: ResearchTask, folder: Path) -> None:
+    """Generate the data of a task in the new folders `public` and `hidden` of a folder.
+
+    Raises:
+        TaskError: the task's `data.py` raised.
+    """
+    make = load_function(task.folder / task.data, "make")
+    for part in ("public", "hidden"):
+        (folder / part).mkdir()
     rng: np.random.Generator = Seeds(0).derive("research", task.name).generator()
     try:
         make(folder / "public", folder / "hidden", rng)

@@ -169,6 +169,7 @@ class Metric(Strict):
         scale: the difference from the baseline that is worth a reward of 1.
         floor: the score that a submission without a score is rewarded as, and every worse one with it. By default it is
             the worst valid score, or the one `_FLOOR_SCALES` below the baseline if that is better.
+        spread: how far two scores of the same submission may differ; 0 if judging is deterministic.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -178,6 +179,7 @@ class Metric(Strict):
     high: float | None = None
     scale: float = Field(default=1.0, gt=0)
     floor: float | None = None
+    spread: float = Field(default=0.0, ge=0)
 
     def better(self, score: float, other: float) -> bool:
         """Whether `score` is better than `other`."""

@@ -1,0 +1,217 @@
+"""What an agent's workspace and the sandbox of a submission show of a research task's secrets, and what its public data tell."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+import json
+import random
+import shlex
+import tarfile
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from palaestra.core.settings import short_repr
+from palaestra.recipes.check.submissions import ResearchPart, read_table
+from palaestra.research.tasks.task import read_files
+
+_MIN_BYTES = 24
+"""A shorter secret may be anywhere by chance."""
+_SHARE = 0.5
+"""A file shows a secret if it contains this fraction of its distinctive lines."""
+_OWN = ("task.yaml", "task.toml", "instruction.md", "environment/")
+"""Files of a task folder that agents may see."""
+_SURROUNDINGS = r"""
+printf 'environment variables\0'; env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\0' '\n'
+printf '\0processes\0'; cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' '
+printf '\0git history\0'
+find / '(' -path /proc -o -path /usr -o -path '/lib*' -o -path '*/site-packages' ')' -prune -o -name .git -print 2>/dev/null | while read -r folder; do
+  git --git-dir="$folder" cat-file --batch-all-objects --batch 2>/dev/null | head -c 4000000 | tr -d '\0'
+done
+"""
+_SYSTEM = ("/proc", "/usr/share", "/usr/include", "/usr/bin")
+_PACKAGES = ("/usr", "/lib*", "*/site-packages")
+_PURE = 0.98
+"""Fraction of rows in which a column determines the answer, from which it tells it."""
+
+
+def list_secrets(part: ResearchPart, judging: bool = False) -> dict[str, bytes]:
+    """The hidden data and the reference; for agents also the evaluator and all else in the folder that they are not given."""
+    hidden = part.judge.data.hidden
+    secrets = {f"hidden/{name}": content for name, content in read_files(hidden).items()} if hidden is not None else {}
+    starter = part.task.starter_files()
+    for name, content in read_files(part.task.folder).items():
+        is_own = name.startswith((*_OWN, f"{part.task.starter}/"))
+        is_shared = starter.get(name.partition("/")[2]) == content  # A helper that the reference does not change.
+        if not is_own and not is_shared and (not judging or name.startswith(("reference/", "solution/"))):
+            secrets[name] = content
+    return secrets
+
+
+def find_secrets(visible: Mapping[str, bytes], secrets: Mapping[str, bytes], known: Iterable[bytes] = ()) -> list[str]:
+    """Where secrets are visible.
+
+    Arguments:
+        known: contents that an agent has to work with; their lines are not secret.
+    """
+    common = {line for content in known for line in _list_pieces(content)}
+    pieces = {name: set(_list_pieces(content)) - common for name, content in secrets.items()}
+    leaks = []
+    for place, packed in visible.items():
+        for content in _unpack(packed):
+            lines = set(_list_pieces(content))
+            for name, secret in secrets.items():
+                own, body = pieces[name], secret.strip()
+                if len(body) >= _MIN_BYTES and body in content and body not in known:
+                    leaks.append(f"{place} contains {name}")
+                elif own and sum(map(len, own)) >= 2 * _MIN_BYTES and len(own & lines) >= max(2.0, _SHARE * len(own)):
+                    leaks.append(f"{place} contains {len(own & lines)} of {len(own)} distinctive lines of {name}")
+    return leaks
+
+
+def _list_pieces(content: bytes) -> list[bytes]:
+    """The longer lines of a text; of a text with few lines, the parts of its JSON value."""
+    lines = content.splitlines()
+    if len(lines) < 4:
+        with suppress(ValueError, RecursionError):
+            value = json.loads(content)
+            parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+            lines = [json.dumps(part, sort_keys=True).encode() for part in parts]
+    return [line.strip() for line in lines if len(line.strip()) >= 10]
+
+
+def _unpack(content: bytes) -> Iterator[bytes]:
+    """A content, and those inside it if it is an archive."""
+    yield content
+    with suppress(OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, RuntimeError):
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+            yield content
+        if content[:2] == b"PK":
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                yield from (archive.read(name) for name in archive.namelist())
+        elif content[257:262] == b"ustar":
+            with tarfile.open(fileobj=io.BytesIO(content)) as files:
+                yield from (part.read() for entry in files if (part := files.extractfile(entry)) is not None)
+
+
+def read_surroundings(part: ResearchPart, secrets: Mapping[str, bytes]) -> tuple[dict[str, bytes], list[str]]:
+    """What an agent sees, by place; and the files anywhere in its sandbox that are equal to a secret."""
+    with part.open_workspace() as workspace:
+        visible = dict(workspace.shell.read_files(workspace.shell.list_files()))
+        workspace.execute(f"( {_SURROUNDINGS} ) > /tmp/.surroundings 2>/dev/null; mv /tmp/.surroundings .surroundings")
+        output = workspace.shell.read_files([".surroundings"]).get(".surroundings", b"")
+        digests = {sha256(content).hexdigest(): name for name, content in secrets.items() if len(content) >= _MIN_BYTES}
+        sizes = " -o ".join(f"-size {size}c" for size in sorted({len(content) for content in secrets.values()}))
+        # Installed packages may contain the data, but no solution of ours.
+        system = _SYSTEM if part.judge.data.hidden is not None else (*_SYSTEM, *_PACKAGES)
+        skip = " -o ".join(f"-path '{path}'" for path in system)
+        match = " ".join(f"-e {digest}" for digest in digests)
+        command = f"find / '(' {skip} ')' -prune -o -type f '(' {sizes} ')' -exec sha256sum {{}} + 2>/dev/null | grep -F {match}"
+        lines = workspace.execute(command).text.splitlines() if digests else []
+    names = output.split(b"\0")
+    visible |= {name.decode(): text for name, text in zip(names[::2], names[1::2], strict=False)}
+    equal = [f"{line[66:]} is equal to {digests[line[:64]]}" for line in lines if line[:64] in digests]
+    return {**visible, **part.read_public()}, equal
+
+
+def read_commands(part: ResearchPart) -> dict[str, bytes]:
+    """What the sandboxes of the submission contained while it was judged, besides the submission."""
+    visible: dict[str, bytes] = {}
+    for command in part.commands:
+        for name, content in command.files.items():
+            visible[f"the file {name}"] = content if isinstance(content, bytes) else content.encode()
+        for inside, outside in command.read_only.items():
+            path = Path(outside)
+            files = read_files(path) if path.is_dir() else {"": path.read_bytes()} if path.is_file() else {}
+            visible.update({f"the file {inside}/{name}".rstrip("/"): content for name, content in files.items()})
+        visible["the arguments of the program"] = shlex.join(command.argv).encode()
+        visible["the environment of the program"] = "\n".join(f"{k}={v}" for k, v in command.env.items()).encode()
+        visible["the input of the program"] = command.stdin if isinstance(command.stdin, bytes) else b""
+    return visible
+
+
+# Public data that tell the answers of hidden tables
+
+
+def read_answers(hidden: Path) -> dict[str, dict[str, str]]:
+    """The answers by id of each hidden table with two columns or more."""
+    answers = {}
+    for path in sorted(hidden.rglob("*.csv")):
+        with path.open(encoding="utf-8", newline="") as lines:
+            rows = [row for row in csv.reader(lines) if len(row) > 1][1:]
+        if len(rows) >= 8 and len({row[0] for row in rows}) == len(rows):
+            answers[path.name] = {row[0]: row[-1] for row in rows}
+    return answers
+
+
+def find_telling_data(answers: Mapping[str, str], public: Mapping[str, bytes], seed: int) -> list[str]:
+    """How public tables tell the answers of one hidden table: in a row, a column, an array or the order of rows."""
+    leaks = []
+    if order := _describe_order(list(answers.values())):
+        leaks.append(f"the hidden rows are {order}")
+    for name, content in public.items():
+        if name.endswith(".npy"):
+            with suppress(ValueError, EOFError, OSError):
+                array = np.load(io.BytesIO(content), mmap_mode=None)
+                if array.ndim == 1 and list(map(str, array.tolist())) == list(answers.values()):
+                    leaks.append(f"{name} contains the answers")
+        rows = read_table(name, content)
+        known = [row for row in rows[1:] if row[0] in answers] if rows else []
+        if not rows or len(known) < 8:
+            continue
+        right = [answers[row[0]] for row in known]
+        if order := _describe_order(right):
+            leaks.append(f"the rows of {name} are {order}")
+        leaks += [f"{name}: {text}" for text in _find_telling_columns(rows[0], known, right, seed)]
+    return leaks
+
+
+def _find_telling_columns(
+    head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], seed: int
+) -> Iterator[str]:
+    other = random.Random(seed).sample(right, len(right))
+    usual = Counter(right).most_common(1)[0][1] / len(right)
+    for place, title in enumerate(head):
+        values = [row[place] for row in rows]
+        shares = [
+            sum(label in value for label, value in zip(labels, values, strict=True)) / len(right)
+            for labels in (right, other)
+        ]
+        if len("".join(right)) > len(right) and shares[0] > 0.5 and shares[0] - shares[1] > 0.3:
+            yield f"the column '{title}' contains the answer in {shares[0]:.0%} of the rows"
+            continue
+        groups: dict[str, Counter[str]] = defaultdict(Counter)
+        for value, label in zip(values, right, strict=True):
+            groups[value][label] += 1
+        pure = sum(group.most_common(1)[0][1] for group in groups.values()) / len(right)
+        if len(groups) <= len(right) / 3 and pure >= _PURE and usual < 0.9:
+            yield f"the column '{title}' determines the answer in {pure:.1%} of the rows"
+        with suppress(ValueError):
+            numbers = np.array([values, right], dtype=float)
+            if np.isfinite(numbers).all() and numbers.std(1).all() and abs(np.corrcoef(numbers)[0, 1]) > 0.9999:
+                yield f"the column '{title}' is the answer, scaled"
+
+
+def _describe_order(right: Sequence[str]) -> str:
+    """How the order of rows depends on their answers; empty if it does not."""
+    kinds = sorted(set(right))
+    changes = sum(first != second for first, second in itertools.pairwise(right))
+    expected = (len(right) - 1) * (1 - sum((count / len(right)) ** 2 for count in Counter(right).values()))
+    if 1 < len(kinds) <= len(right) / 3:
+        spread = (expected * (1 - expected / len(right))) ** 0.5
+        return f"grouped by their answers, {short_repr(right[0])} first" if changes < expected - 3.5 * spread else ""
+    with suppress(ValueError):
+        ranks = np.argsort(np.argsort(np.array(right, dtype=float)))
+        likeness = abs(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])
+        if likeness > 0.7 and likeness * len(ranks) ** 0.5 > 4:
+            return "sorted by their answers"
+    return ""
