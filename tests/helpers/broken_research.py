@@ -199,7 +199,7 @@ FAULTS: dict[str, tuple[str, Mapping[str, str], Mapping[str, Change]]] = {
     "data without a seed": ("static.task_distribution_pinning", COLORS, {"data.py": ("x, y = rng", "import numpy as np; rng = np.random.default_rng(); x, y = rng")}),
     "data in the order of hashes": ("static.task_distribution_pinning", COLORS, {"data.py": ("right = [", "x = [float(v) for v in {str(v) for v in x}]; right = [")}),
     # The baseline
-    "baseline that fails": ("runtime.baseline_scored", COLORS, {"starter/baseline.py": ("import csv", "import csv, no_such_module")}),
+    "baseline that fails": ("runtime.baseline_scored", COLORS, {"starter/baseline.py": ("import csv", "import csv\nraise SystemExit(3)")}),
     "baseline that writes elsewhere": ("runtime.baseline_scored", COLORS, {"starter/baseline.py": ('"submission.csv"', '"predictions.csv"')}),
     "score outside the bounds": ("runtime.baseline_scored", COLORS, {"evaluator.py": ("/ len(right)", "/ len(right) * 100")}),
     "score under another name": ("runtime.baseline_scored", COLORS, {"evaluator.py": ('"accuracy"', '"acc"')}),
