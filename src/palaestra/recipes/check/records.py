@@ -20,7 +20,7 @@ from palaestra.runs.files import from_json
 
 SCHEMA_VERSION = "1"
 """Version of the JSON report, as in RFC 008."""
-_DEFAULT_LEVEL = 3
+DEFAULT_LEVEL = 3
 """The level of a command that names none."""
 LEVELS = {1: "contract", 2: "scorer", 3: "leaks and floors", 4: "learnability"}
 Part = Literal["env", "answers", "problems", "research", "trial"]
@@ -161,6 +161,12 @@ class CheckRecord:
     remediation: str = ""
     seconds: float = 0.0
 
+    def describe(self) -> list[str]:
+        """Lines about a fault: what was found, the evidence, the command that shows it again, and the remedy."""
+        lines = [*(f"evidence: {text}" for text in self.evidence), f"again: {self.reproduction}"]
+        head = f"{self.status} {self.check_id}: {self.summary}"
+        return [head, *(f"  {line}" for line in lines), f"  mend: {self.remediation}"]
+
 
 @dataclass(frozen=True, slots=True)
 class SubjectReport:
@@ -242,7 +248,7 @@ def to_record(check: EnvCheck, finding: CheckFinding, command: str, seconds: flo
 
 def write_reproduction(command: str, check: EnvCheck, seed: int | None) -> str:
     """Narrow a command, or a call in Python, to one check and the seed that shows the fault."""
-    values = {"level": check.level if check.level > _DEFAULT_LEVEL else None, "only": check.check_id, "seed": seed}
+    values = {"level": check.level if check.level > DEFAULT_LEVEL else None, "only": check.check_id, "seed": seed}
     given = {name: value for name, value in values.items() if value is not None}
     if command.startswith("palaestra.check("):
         return f"{command[:-1]}, {', '.join(f'{name}={value!r}' for name, value in given.items())})"
