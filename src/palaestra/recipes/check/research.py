@@ -9,6 +9,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from palaestra.recipes.check.submissions import (
     list_cheats,
     list_equivalent,
     list_idle,
+    list_incomplete,
     list_malformed,
     list_payloads,
 )
@@ -59,7 +61,7 @@ _CONTAINED, _MARGIN = "runtime.host_containment", 0.25
 _SECONDS = 25.0
 _SHORT = 1.0
 """The time limit under which an endless submission is judged."""
-_MARK = "a mark that palaestra left in an earlier episode"
+_ANSWERS = re.compile(r"answer|label|target|solution|expected|truth|right|gold", re.IGNORECASE)
 _HANGS = {
     "never ends": "while True:\n    pass\n",
     "takes all memory": "x = []\nwhile True:\n    x.append(' ' * 10**7)\n",
@@ -77,12 +79,7 @@ def check_manifest(part: ResearchPart) -> CheckFinding:
     named = [name for name in task.submission.files if name != "*"]
     if not task.baseline and (missing := [name for name in named if name not in starter]):
         return failed(f"there is no command for the baseline, and no starter file {', '.join(missing)}")
-    doubts = [
-        f"the description does not name {name}, which must be submitted"
-        for name in named
-        if name not in task.description
-    ]
-    doubts += [f"{name} is both required and optional" for name in named if name in task.submission.optional]
+    doubts = [f"{name} is both required and optional" for name in named if name in task.submission.optional]
     if limits.command_seconds > limits.seconds:
         doubts.append(f"a command may take {limits.command_seconds:g} s, an episode only {limits.seconds:g} s")
     if doubts:
@@ -205,7 +202,8 @@ def check_limits(part: ResearchPart) -> CheckFinding:
         start = time.monotonic()
         result = make_judge(task, part.sandbox).judge({**base, part.main: code.encode()}, "validation")
         seconds[what] = round(time.monotonic() - start, 1)
-        if isinstance(result, Grade):
+        worst = part.task.metric.reward(None, part.baseline.validation.score)
+        if isinstance(result, Grade) and part.task.metric.reward(result.score, part.baseline.validation.score) > worst:
             return failed(f"a submission that {what} gets the score {result.score:g}", code, **seconds)
         if isinstance(result, Failure):
             return warned(f"a submission that {what} is a failure of the judge, and so has no reward", result.message)
@@ -239,14 +237,15 @@ def check_leftovers(part: ResearchPart) -> CheckFinding:
 )  # fmt: skip
 def check_isolation(part: ResearchPart) -> CheckFinding:
     """A workspace shows nothing of an earlier episode"""
+    mark = f"mark {token_hex(16)} of an earlier episode"
     folders, digest = ". ~ /tmp /dev/shm /data / /opt /logs /tests", part.task.digest()
     with part.open_workspace() as workspace:
-        workspace.execute(f"for d in {folders}; do echo '{_MARK}' > $d/palaestra_mark; done 2>/dev/null")
+        workspace.execute(f"for d in {folders}; do echo '{mark}' > $d/palaestra_mark; done 2>/dev/null")
     files = submission_files(part.baseline)
-    part.score({**files, part.main: files[part.main] + f"\n# {_MARK}\n".encode()} if part.main else files)
+    part.score({**files, part.main: files[part.main] + f"\n# {mark}\n".encode()} if part.main else files)
     if part.task.digest() != digest:
         return failed("judging a submission changes the files of the task")
-    search = f"grep -rlsF '{_MARK}' {folders.replace(' / ', ' ')}; find / -maxdepth 3 -name palaestra_mark 2>/dev/null"
+    search = f"grep -rlsF '{mark}' {folders.replace(' / ', ' ')}; find / -maxdepth 3 -name palaestra_mark 2>/dev/null"
     with part.open_workspace() as workspace:
         places = workspace.execute(search).text.split()
     if places:
@@ -339,19 +338,24 @@ def check_malformed(part: ResearchPart) -> CheckFinding:
     """Malformed submissions have no score, or the floor"""
     if part.takes_workspace:
         return skipped("every workspace is a submission")
-    scored, doubts, count, floor = list[str](), list[str](), 0, part.gain(None)
-    for what, files in limit(list_malformed(part, part.best), _SECONDS):
+    scored, doubts, floor, count = list[str](), list[str](), part.gain(None), 0
+    variants = [(list_malformed(part, part.best), max(-0.02, 0.95 * floor))]
+    variants += [
+        (list_incomplete(part, part.best), 0.9)
+    ]  # With half of the answers a score is lower, or they were not missed.
+    for (what, files), bar in limit(((entry, bar) for entries, bar in variants for entry in entries), _SECONDS):
+        count += 1
         judge = part.make_judge()
-        result, count = judge.judge(files, "test"), count + 1
+        result = judge.judge(files, "test")
         if isinstance(result, Failure) and not judge.exposed:
             doubts.append(f"{what}: the evaluator fails, so that an agent escapes a bad score: {result.message}")
-        if isinstance(result, Grade) and (gain := part.gain(result.score)) > floor + 0.05 * abs(floor):
-            (scored if gain >= -0.02 else doubts).append(f"{what}: scored {result.score:g}")
+        if isinstance(result, Grade) and (gain := part.gain(result.score)) > bar:
+            (scored if gain > 0.1 else doubts).append(f"{what}: scored {result.score:g}")
     if scored:
         return failed("a malformed submission gets a score", *scored[:8], count=len(scored))
     if doubts:
         return warned("a malformed submission is not rejected", *doubts[:8], count=len(doubts))
-    return passed(f"{count} malformed submissions are rejected", submissions=count)
+    return passed(f"{count} malformed submissions are rejected or at the floor", submissions=count)
 
 
 @env_check(
@@ -425,14 +429,19 @@ def check_workspace_secrets(part: ResearchPart) -> CheckFinding:
 )  # fmt: skip
 def check_judging_secrets(part: ResearchPart) -> CheckFinding:
     """The sandbox in which a submission is judged shows nothing of the hidden data and the reference"""
-    files = submission_files(part.baseline)
-    part.commands.clear()
-    for split in ("validation", "test"):
-        part.score(files, split)
+    files, count = submission_files(part.baseline), 0
     known = [*files.values(), *part.task.starter_files().values()]
-    if leaks := find_secrets(read_commands(part), list_secrets(part, judging=True), known):
-        return failed("submitted code can read what decides its score", *dict.fromkeys(leaks))
-    return passed(f"{len(part.commands)} programs see none of the hidden data", programs=len(part.commands))
+    for split in ("validation", "test"):
+        part.commands.clear()
+        part.score(files, split)
+        secrets, count = list_secrets(part, split), count + len(part.commands)
+        leaks = find_secrets(read_commands(part), secrets, known)
+        hidden = {name for name in secrets if name.startswith("hidden/")}
+        shown = {name for name in secrets if any(leak.endswith(f" {name}") for leak in leaks)}
+        # A program may be given its inputs as a file, but not all that decides its score.
+        if shown - hidden or (hidden and shown >= hidden) or any(_ANSWERS.search(name) for name in shown):
+            return failed("submitted code can read what decides its score", *dict.fromkeys(leaks))
+    return passed(f"{count} programs see none of what decides their score", programs=count)
 
 
 @env_check(
@@ -450,7 +459,7 @@ def check_leakage(part: ResearchPart) -> CheckFinding:
         if isinstance(result := part.score(files), InvalidSubmission):
             texts[f"the message that {what}"] = result.reason.encode()
     leaks += find_secrets(texts, list_secrets(part), public.values())
-    known = _list_words(b" ".join(public.values()))
+    known = _list_words(b" ".join([*public.values(), *submission_files(part.baseline).values()]))
     for name, right in answers.items():
         rare = {value for value in right.values() if len(value) >= 3} - known
         for place, text in texts.items():

@@ -178,7 +178,7 @@ def _read_json(name: str, content: bytes) -> Any:
 
 
 def list_equivalent(part: ResearchPart) -> Variants:
-    """Other forms of the best solution: rows with ids in another order, other line ends, a comment in code."""
+    """Other forms of the best solution: rows with ids in another order, other line ends, another layout."""
     files = submission_files(part.best)
     for name, content in files.items():
         rows = read_table(name, content)
@@ -189,8 +189,6 @@ def list_equivalent(part: ResearchPart) -> Variants:
             yield f"{name} with other line ends", {**files, name: content.replace(b"\r", b"").replace(b"\n", b"\r\n")}
         if (value := _read_json(name, content)) is not None:
             yield f"{name} with another layout", {**files, name: json.dumps(value, indent=3, sort_keys=True).encode()}
-        if name == part.main:
-            yield f"{name} with a comment", {**files, name: content + b"\n# An equivalent program.\n"}
 
 
 def list_malformed(part: ResearchPart, solution: MeasuredSolution) -> Variants:
@@ -212,6 +210,23 @@ def list_malformed(part: ResearchPart, solution: MeasuredSolution) -> Variants:
             yield f"{name} is too large", {**others, name: content + b"\n" * part.task.submission.largest}
 
 
+def list_incomplete(part: ResearchPart, solution: MeasuredSolution) -> Variants:
+    """A solution with a table in which half of the answers are missing or wrong; some evaluators count them as wrong."""
+    files = submission_files(solution)
+    for name in () if part.takes_workspace else part.task.submission.files:
+        head, *body = read_table(name, files[name]) or [[]]
+        changes = {
+            "half of the rows": body[: len(body) // 2],
+            "ids that do not exist": [["no id", *row[1:]] if n % 2 else row for n, row in enumerate(body)],
+        }
+        changes |= {
+            f"{value!r} in every second row": [[*row[:-1], value] if n % 2 else row for n, row in enumerate(body)]
+            for value in _WRONG
+        }
+        for what, rows in changes.items() if body else ():
+            yield f"{name} with {what}", {**files, name: _write_table(head, rows)}
+
+
 _WRONG = ("nan", "inf", "-inf", "1e999", "", "text that is no value")
 
 
@@ -222,15 +237,14 @@ def _spoil_table(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
     head, *body = rows
     yield "lacks its last column", _write_table(head[:-1], [row[:-1] for row in body])
     yield "has no rows", _write_table(head, [])
-    yield "has half of the rows", _write_table(head, body[: len(body) // 2])
-    yield "has a row twice", _write_table(head, [*body, body[0]])
-    yield "has another id", _write_table(head, [*body[:-1], ["another id", *body[-1][1:]]])
     for value in _WRONG:
-        yield f"has a first value {value!r}", _write_table(head, [[*body[0][:-1], value], *body[1:]])
         yield f"has {value!r} as every value", _write_table(head, [[*row[:-1], value] for row in body])
 
 
 def _spoil_json(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+    if name.endswith(".jsonl"):
+        for line in (b"null", b"[]", b'{"another": "field"}', b"NaN"):
+            yield f"has {line.decode()} in every line", (line + b"\n") * content.count(b"\n")
     value = _read_json(name, content)
     if value is None:
         return
