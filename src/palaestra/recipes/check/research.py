@@ -60,7 +60,7 @@ _DETERMINISM, _ORACLE = "semantic.verifier_determinism", "semantic.oracle_max"
 _CONTAINED, _MARGIN = "runtime.host_containment", 0.25
 """A submission without work fails the check with the reference's gain over the baseline, less this fraction of it."""
 _SECONDS = 25.0
-_SHORT = 1.0
+_SHORT = 0.5
 """The time limit under which an endless submission is judged."""
 _PACKAGED = re.compile(r"sklearn\.datasets import .*load_(?:iris|digits|wine|breast_cancer|diabetes|linnerud)\b")
 _ANSWERS = re.compile(r"answer|label|target|solution|expected|truth|right|gold", re.IGNORECASE)
