@@ -244,9 +244,9 @@ class _Floor:
             for name, mean, full, count, text in rewarded[:5]
         ]
         if top is None:
-            if rewarded:
+            if rewarded and rewarded[0][1] > _POSITIVE:
                 return warned(f"{what} get up to {rewarded[0][1]:.3g}; pass oracle= to compare", *evidence, **numbers)
-            return passed(f"{what} get nothing; no right answers are known", **numbers)
+            return passed(f"{what} get at most {numbers['measured_floor']:.3g}; no right answers are known", **numbers)
         bar = max((1 - _MARGIN) * top, allowed * top + 0.1 * top)
         if rewarded and rewarded[0][1] >= bar:
             return failed(f"{what} get {rewarded[0][1]:.3g}, right answers {top:.3g}", *evidence, **numbers)
