@@ -157,8 +157,10 @@ _OWN_PROCESS = """    scope = {}
     answers = [scope["f"](number) for number in numbers]
 """
 _PRINTED = """    script = "from solution import f\\nfor x in %r: print(f(x))" % numbers
-    answers = [int(line) for line in replace(evaluation, files={**evaluation.files, "main.py": script}).run("python3", "main.py").text.split()]
-    answers += [0] * (40 - len(answers))
+    result = replace(evaluation, files={**evaluation.files, "main.py": script}).run("python3", "main.py")
+    if result.status.is_limit:
+        return {"right": 0.5}
+    answers = [int(line) if line.isdigit() else 0 for line in [*result.text.split(), *["-"] * 40][:40]]
 """
 _RUN = (
     "replace(evaluation, files={{**evaluation.files, 'main.py': {script!r} % numbers}}).run('python3', 'main.py'{more})"
@@ -188,7 +190,7 @@ FAULTS: dict[str, tuple[str, Mapping[str, str], Mapping[str, Change]]] = {
     # The task file
     "unknown direction": ("static.manifest", NUMBER, {"task.yaml": ("direction: higher", "direction: up")}),
     "missing evaluator": ("static.manifest", NUMBER, {"evaluator.py": None}),
-    "unnamed file": ("static.manifest", NUMBER, {"task.yaml": ("into answer.txt", "down")}),
+    "file that is required and optional": ("static.manifest", NUMBER, {"task.yaml": ("[answer.txt]", "[answer.txt], optional: [answer.txt]")}),
     "no baseline": ("static.manifest", NUMBER, {"starter/answer.txt": None, "starter/readme.txt": "Write a number."}),
     "command longer than the episode": ("static.manifest", NUMBER, {"task.yaml": ("command_seconds: 20", "command_seconds: 700")}),
     "undeclared package": ("static.dependency_pinning", COLORS, {"starter/baseline.py": ("import csv", "import csv, yaml")}),
@@ -199,7 +201,7 @@ FAULTS: dict[str, tuple[str, Mapping[str, str], Mapping[str, Change]]] = {
     "data without a seed": ("static.task_distribution_pinning", COLORS, {"data.py": ("x, y = rng", "import numpy as np; rng = np.random.default_rng(); x, y = rng")}),
     "data in the order of hashes": ("static.task_distribution_pinning", COLORS, {"data.py": ("right = [", "x = [float(v) for v in {str(v) for v in x}]; right = [")}),
     # The baseline
-    "baseline that fails": ("runtime.baseline_scored", COLORS, {"starter/baseline.py": ("import csv", "import csv, no_such_module")}),
+    "baseline that fails": ("runtime.baseline_scored", COLORS, {"starter/baseline.py": ("import csv", "import csv\nraise SystemExit(3)")}),
     "baseline that writes elsewhere": ("runtime.baseline_scored", COLORS, {"starter/baseline.py": ('"submission.csv"', '"predictions.csv"')}),
     "score outside the bounds": ("runtime.baseline_scored", COLORS, {"evaluator.py": ("/ len(right)", "/ len(right) * 100")}),
     "score under another name": ("runtime.baseline_scored", COLORS, {"evaluator.py": ('"accuracy"', '"acc"')}),

@@ -7,14 +7,14 @@ import re
 from pathlib import Path
 
 from palaestra.recipes.check import learnability, recipe  # noqa: F401  (they register checks)
-from palaestra.recipes.check.records import ENV_CHECKS, LEVELS
+from palaestra.recipes.check.records import ENV_CHECKS, LEVELS, EnvCheck
 
 PAGE = Path(__file__).parents[2] / "docs" / "check.md"
-PARTS = {"env": "environment", "answers": "texts", "problems": "task", "research": "research task"}
+PARTS = {"env": "environment", "answers": "texts", "problems": "task", "research": "research task", "trial": "training"}
 SUBJECTS = {
-    "environment": ("env",),
-    "environment of texts": ("env", "answers"),
-    "task": ("problems", "answers"),
+    "environment": ("env", "trial"),
+    "environment of texts": ("env", "answers", "trial"),
+    "task": ("problems", "answers", "trial"),
     "research task": ("research",),
 }
 """The parts of each kind of subject."""
@@ -37,11 +37,11 @@ RFC = (
     ("10", 1, "static.resource_declaration", _MANIFEST),
     ("11", 3, "semantic.resource_envelope", "nothing is declared that could be compared; times are in the report"),
     ("12", 1, "static.timeout_ceiling", _MANIFEST + "; a check that hangs is ended and fails"),
-    ("13", 4, "statistical.reward_reachability", "no check yet"),
+    ("13", 4, "statistical.reward_reachability", ""),
     ("14", 4, "statistical.difficulty_separation", "needs reference models of several strengths"),
-    ("15", 4, "statistical.headroom", "needs a strong reference model"),
-    ("16", 4, "statistical.variance_bound", "no check yet"),
-    ("17", 4, "statistical.training_signal", "no check yet"),
+    ("15", 4, "statistical.headroom", ""),
+    ("16", 4, "statistical.variance_bound", ""),
+    ("17", 4, "statistical.training_signal", ""),
     ("18", 2, "runtime.egress_denied", _INSIDE),
     ("19", 2, "runtime.host_containment", _INSIDE),
     ("20", 2, "runtime.resource_bounds", _INSIDE),
@@ -52,7 +52,7 @@ RFC = (
     ("25", 3, "semantic.oracle_max", ""),
     ("25", 3, "semantic.floor_gap", ""),
     ("26", 4, "statistical.adversarial_floor", ""),
-    ("27", 4, "statistical.gameability_gap", "no check yet"),
+    ("27", 4, "statistical.gameability_gap", ""),
     ("28", 3, "semantic.canary_floor", ""),
     ("29", 2, "runtime.observation_schema", ""),
     ("30", 3, "semantic.no_solution_leakage", ""),
@@ -71,12 +71,16 @@ RFC = (
     ("43", 1, "hub.immutable_versioning", _OPERATOR),
     ("44", 3, "semantic.replayability", ""),
 )  # fmt: skip
-"""OpenEnv's tests: number, level, id, and why it is missing here if it is."""
+"""OpenEnv's tests: number, level, id, and why it is missing here, or for other subjects."""
+
+
+def sort_checks() -> list[EnvCheck]:
+    """Every check, by level, part and id: the order of registration depends on what was imported first."""
+    return sorted(ENV_CHECKS, key=lambda check: (check.level, list(PARTS).index(check.part), check.check_id))
 
 
 def list_checks() -> list[tuple[str, ...]]:
-    checks = sorted(ENV_CHECKS, key=lambda check: check.level)
-    return [(f"`{c.check_id}`", str(c.level), PARTS[c.part], c.title, c.remedy) for c in checks]
+    return [(f"`{c.check_id}`", str(c.level), PARTS[c.part], c.title, c.remedy) for c in sort_checks()]
 
 
 def list_levels() -> list[tuple[str, ...]]:
@@ -91,19 +95,23 @@ def list_levels() -> list[tuple[str, ...]]:
 
 
 def list_shared() -> list[tuple[str, ...]]:
-    levels = {check.check_id: str(check.level) for check in ENV_CHECKS}
     rows = []
     for number, level, name, note in RFC:
-        assert name in levels or note, name
-        ours = f"yes, level {levels[name]}" if name in levels else note
-        rows.append((number, str(level or "–"), f"`{name}`" if name else "–", ours))
+        own = [check for check in sort_checks() if check.check_id == name]
+        assert own or note, name
+        parts = {n: ", ".join(PARTS[check.part] for check in own if check.level == n) for n in LEVELS}
+        levels = [f"level {n} {text}" for n, text in parts.items() if text]
+        ours = f"**yes**: {'; '.join(levels)}" if levels else ""
+        rows.append(
+            (number, str(level or "–"), f"`{name}`" if name else "–", "; otherwise ".join(filter(None, (ours, note))))
+        )
     return rows
 
 
 def list_own() -> list[tuple[str, ...]]:
     theirs = {name for _, _, name, _ in RFC}
-    own = {check.check_id: check for check in ENV_CHECKS if check.check_id not in theirs}
-    return [(f"`{name}`", str(check.level), check.title) for name, check in own.items()]
+    own = [check for check in sort_checks() if check.check_id not in theirs]
+    return [(f"`{check.check_id}`", str(check.level), PARTS[check.part], check.title) for check in own]
 
 
 def write_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -117,7 +125,7 @@ def write_tables(page: str) -> str:
         "levels": write_table(("level", "name", *SUBJECTS), list_levels()),
         "checks": write_table(("check", "level", "part", "what holds", "remedy"), list_checks()),
         "shared": write_table(("test", "its level", "id", "here"), list_shared()),
-        "own": write_table(("check", "level", "what holds"), list_own()),
+        "own": write_table(("check", "level", "part", "what holds"), list_own()),
     }
     for name, table in tables.items():
         pattern = rf"(<!-- table {name} -->\n).*?(\n<!-- end -->)"

@@ -6,9 +6,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from palaestra.cli.main import app
 from palaestra.core.errors import EnvError, RunError, SettingsError, UnknownNameError
 from palaestra.integrations.export.base import EXPORTERS, EnvironmentPackage, export_environment
+from palaestra.recipes.check.records import SubjectReport
 
 OWN = """
 from palaestra.envs.turn.base import TurnEnv
@@ -21,6 +24,10 @@ class Echo(TurnEnv):
 
     def respond(self, message):
         return Reply(reward=1.0, stop="solved")
+"""
+SEEDED = """
+    def draw(self):
+        return f"Say {self.np_random.integers(100)}."
 """
 
 
@@ -45,15 +52,38 @@ def test_a_verifiers_package_has_a_toolset_for_tools(tmp_path: Path) -> None:
 
 
 def test_the_command_names_the_folder_for_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from typer.testing import CliRunner
-
-    from palaestra.cli.main import app
-
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["export", "palaestra/Guess-v0", "--to", "verifiers", "--env-option", "high=4"])
+    options = ["--to", "verifiers", "--env-option", "high=4", "--check", "0"]
+    result = CliRunner().invoke(app, ["export", "palaestra/Guess-v0", *options])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "guess-v0" / "pyproject.toml").is_file()
     assert f"pip install {tmp_path / 'guess-v0'}" in result.output.replace("\n", "")
+
+
+def run_export(env: str, *options: str) -> Result:
+    return CliRunner().invoke(app, ["export", env, "--to", "verifiers", "--out", "package", *options])
+
+
+def test_a_checked_package_has_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN.format(opening="self.draw()") + SEEDED)
+    result = run_export("mine.py:Echo", "--check", "1")
+    assert result.exit_code == 0, result.output
+    report = SubjectReport.from_json((tmp_path / "package" / "check.json").read_text())
+    assert (report.target, report.level, report.with_status("fail")) == ("mine.py:Echo", 1, [])
+
+
+def test_a_failing_check_refuses_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN.format(opening='"Say something."'))
+    result = run_export("mine.py:Echo")
+    assert result.exit_code == 1
+    assert "semantic.floor_gap" in result.output
+    assert "not exported" in result.output
+    assert not (tmp_path / "package").exists()
+    assert run_export("mine.py:Echo", "--check", "0").exit_code == 0
+    assert (tmp_path / "package" / "pyproject.toml").is_file()
+    assert not (tmp_path / "package" / "check.json").exists()
 
 
 def test_the_file_of_an_own_environment_is_copied(tmp_path: Path) -> None:

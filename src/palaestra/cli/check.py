@@ -131,7 +131,7 @@ def print_report(report: SubjectReport) -> None:
             say(f"{count} checks skipped: {summary}")
     for result in report.results:
         if result.remediation:
-            console.print(_describe_fault(result))
+            print_fault(result)
     counts = ", ".join(
         f"{sum(result.status == status for result in report.results)} {status}"
         for status in ("pass", "fail", "warn", "skip")
@@ -142,11 +142,7 @@ def print_report(report: SubjectReport) -> None:
         f"{report.seconds:.1f} s")  # fmt: skip
 
 
-def _describe_fault(result: CheckRecord) -> Group:
-    lines = [
-        *(f"evidence: {text}" for text in result.evidence),
-        f"again: {result.reproduction}",
-        f"mend: {result.remediation}",
-    ]
-    head = Text(f"{result.status} {result.check_id}: {result.summary}", _COLORS[result.status])
-    return Group(head, *(Text(f"  {line}") for line in lines))
+def print_fault(result: CheckRecord) -> None:
+    """Print a fault with its evidence, the command that shows it again, and the remedy."""
+    head, *lines = result.describe()
+    console.print(Group(Text(head, _COLORS[result.status]), *map(Text, lines)))

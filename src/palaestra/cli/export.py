@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from palaestra.cli.terminal import quiet, say
+from palaestra.cli.terminal import console, quiet, say
 from palaestra.core.errors import SettingsError
+from palaestra.core.records import Json
+from palaestra.recipes.progress import RunProgress
+
+if TYPE_CHECKING:
+    from palaestra.recipes.check.records import SubjectReport
 
 HUB = "For --to dataset and model"
 PACKAGE = "For packages of environments"
@@ -44,6 +49,14 @@ def export(
     name: Annotated[
         str, typer.Option(help="The name of the package; by default from the id.", rich_help_panel=PACKAGE)
     ] = "",
+    check: Annotated[
+        int | None,
+        typer.Option(
+            metavar="LEVEL",
+            help="Run `palaestra check` up to this level first, and write nothing if a check fails; by default 3, 0 skips it.",
+            rich_help_panel=PACKAGE,
+        ),
+    ] = None,
     push: Annotated[
         str,
         typer.Option(
@@ -58,8 +71,15 @@ def export(
     ] = False,
 ) -> None:
     """Write a turn environment as a package for another library, or a run as a dataset or a model."""
-    given = {"--env-option": env_option, "--name": name, "--push": push, "--private": private, "--merge": merge}
-    allowed = ("--push", "--private", "--merge") if to in RUN_TARGETS else ("--env-option", "--name")
+    given = {
+        "--env-option": env_option,
+        "--name": name,
+        "--check": check is not None,
+        "--push": push,
+        "--private": private,
+        "--merge": merge,
+    }
+    allowed = ("--push", "--private", "--merge") if to in RUN_TARGETS else ("--env-option", "--name", "--check")
     for option, value in given.items():
         if value and option not in allowed:
             raise SettingsError(f"{option} cannot be used with --to {to}; expected {', '.join(allowed)}")
@@ -69,12 +89,37 @@ def export(
     if to in RUN_TARGETS:
         _export_run(source, to, out, push, private, merge)
         return
-    from palaestra.integrations.export.base import export_environment
+    from palaestra.integrations.export.base import plan_export, write_texts
+    from palaestra.recipes.check.records import DEFAULT_LEVEL
     from palaestra.recipes.settings import parse_options
 
-    folder = export_environment(source, to, out, parse_options(env_option or (), "env_kwargs"), name)
+    options = parse_options(env_option or (), "env_kwargs")
+    folder, texts = plan_export(source, to, out, options, name)
+    level = DEFAULT_LEVEL if check is None else check
+    if level:
+        texts["check.json"] = _check_source(source, options, level).to_json()
+    write_texts(folder, texts)
     say(f"package: {folder}")
     say(f"install it with: pip install {folder.resolve()}")  # A bare name would be a package of PyPI.
+
+
+def _check_source(source: str, options: Json, level: int) -> SubjectReport:
+    """Check an environment before it is published. Prints the faults, and exits if a check fails."""
+    from palaestra.cli.check import print_fault
+    from palaestra.recipes.check.recipe import check_subject
+    from palaestra.recipes.check.subjects import make_subject
+
+    with RunProgress(console) as progress:
+        report = check_subject(make_subject(source, options=options), level=level, budget=0, listener=progress)
+    faults = report.with_status("fail", "warn")
+    for result in faults:
+        print_fault(result)
+    failures = sum(result.status == "fail" for result in faults)
+    if failures:
+        say(f"not exported: {failures} of {len(report.results)} checks failed; --check 0 exports without them")
+        raise typer.Exit(1)
+    say(f"checked: {len(report.results)} checks up to level {level}, {len(faults)} warnings")
+    return report
 
 
 def _export_run(run: str, to: str, out: str, push: str, private: bool, merge: bool) -> None:

@@ -70,6 +70,18 @@ def export_environment(
 ) -> Path:
     """Write a turn environment as a package for another library. Returns the folder of the package.
 
+    The arguments and errors are those of `plan_export`.
+    """
+    folder, texts = plan_export(env_id, to, out, env_kwargs, name)
+    write_texts(folder, texts)
+    return folder
+
+
+def plan_export(
+    env_id: str, to: str, out: str | Path = "", env_kwargs: Options | None = None, name: str = ""
+) -> tuple[Path, dict[str, str]]:
+    """The folder of a package for another library, and the texts of its files by their paths below it. Writes nothing.
+
     Arguments:
         env_id: an environment as `palaestra train --env` accepts it. The file of `file.py:Class` is copied into the
             package; it must not import other files beside it.
@@ -99,8 +111,7 @@ def export_environment(
     texts = dict(exporter(package))
     if source is not None:
         texts[f"{package.module}/{_ENVIRONMENT_FILE}"] = source.read_text(encoding="utf-8")
-    write_texts(folder, texts)
-    return folder
+    return folder, texts
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:

@@ -43,15 +43,26 @@ _PURE = 0.98
 """Fraction of rows in which a column determines the answer, from which it tells it."""
 
 
-def list_secrets(part: ResearchPart, judging: bool = False) -> dict[str, bytes]:
-    """The hidden data and the reference; for agents also the evaluator and all else in the folder that they are not given."""
-    hidden = part.judge.data.hidden
-    secrets = {f"hidden/{name}": content for name, content in read_files(hidden).items()} if hidden is not None else {}
-    starter = part.task.starter_files()
-    for name, content in read_files(part.task.folder).items():
-        is_own = name.startswith((*_OWN, f"{part.task.starter}/"))
-        is_shared = starter.get(name.partition("/")[2]) == content  # A helper that the reference does not change.
-        if not is_own and not is_shared and (not judging or name.startswith(("reference/", "solution/"))):
+def list_secrets(part: ResearchPart, split: str = "") -> dict[str, bytes]:
+    """The hidden data and the reference; without a split also the evaluator and all else that agents are not given.
+
+    Arguments:
+        split: leave out the hidden data of the other split.
+    """
+    task, hidden = part.task, part.judge.data.hidden
+    starter, secrets = (
+        task.starter_files(),
+        {f"hidden/{name}": text for name, text in (read_files(hidden) if hidden else {}).items()},
+    )
+    if split and any(split in name for name in secrets):
+        secrets = {name: text for name, text in secrets.items() if split in name}
+    for name, content in read_files(task.folder).items():
+        inside = name.partition("/")[2]
+        is_known = (
+            name.startswith(_OWN) or name.endswith(".md") or (name.startswith(f"{task.starter}/") and inside in starter)
+        )
+        is_shared = starter.get(inside) == content  # A helper that the reference does not change.
+        if not is_known and not is_shared and (not split or name.startswith(("reference/", "solution/"))):
             secrets[name] = content
     return secrets
 
@@ -179,26 +190,25 @@ def _find_telling_columns(
     head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], seed: int
 ) -> Iterator[str]:
     other = random.Random(seed).sample(right, len(right))
-    usual = Counter(right).most_common(1)[0][1] / len(right)
+    kinds, is_long = Counter(right), sum(map(len, right)) >= 2 * len(right)
     for place, title in enumerate(head):
         values = [row[place] for row in rows]
         shares = [
-            sum(label in value for label, value in zip(labels, values, strict=True)) / len(right)
+            sum(label in value if is_long else label == value for label, value in zip(labels, values, strict=True))
+            / len(right)
             for labels in (right, other)
         ]
-        if len("".join(right)) > len(right) and shares[0] > 0.5 and shares[0] - shares[1] > 0.3:
-            yield f"the column '{title}' contains the answer in {shares[0]:.0%} of the rows"
-            continue
         groups: dict[str, Counter[str]] = defaultdict(Counter)
         for value, label in zip(values, right, strict=True):
             groups[value][label] += 1
         pure = sum(group.most_common(1)[0][1] for group in groups.values()) / len(right)
-        if len(groups) <= len(right) / 3 and pure >= _PURE and usual < 0.9:
+        if shares[0] > 0.5 and shares[0] - shares[1] > 0.3:
+            yield f"the column '{title}' contains the answer in {shares[0]:.0%} of the rows"
+        # Numbers may follow from a number, and a label from many values.
+        elif (
+            1 < len(kinds) <= 10 and len(groups) <= len(kinds) + 1 and pure >= _PURE > max(kinds.values()) / len(right)
+        ):
             yield f"the column '{title}' determines the answer in {pure:.1%} of the rows"
-        with suppress(ValueError):
-            numbers = np.array([values, right], dtype=float)
-            if np.isfinite(numbers).all() and numbers.std(1).all() and abs(np.corrcoef(numbers)[0, 1]) > 0.9999:
-                yield f"the column '{title}' is the answer, scaled"
 
 
 def _describe_order(right: Sequence[str]) -> str:
@@ -210,8 +220,7 @@ def _describe_order(right: Sequence[str]) -> str:
         spread = (expected * (1 - expected / len(right))) ** 0.5
         return f"grouped by their answers, {short_repr(right[0])} first" if changes < expected - 3.5 * spread else ""
     with suppress(ValueError):
-        ranks = np.argsort(np.argsort(np.array(right, dtype=float)))
-        likeness = abs(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])
-        if likeness > 0.7 and likeness * len(ranks) ** 0.5 > 4:
+        numbers = np.diff(np.array(right, dtype=float))
+        if len(right) >= 8 and (numbers >= 0).all() | (numbers <= 0).all():
             return "sorted by their answers"
     return ""

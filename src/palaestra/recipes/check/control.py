@@ -20,7 +20,7 @@ _SUCCESS = ("is_success", "success", "solved", "won")
 Policy = Callable[[Any], Any]
 
 
-def _list_policies(env: GymEnv) -> dict[str, Policy]:
+def list_policies(env: GymEnv) -> dict[str, Policy]:
     """Policies that do not look at the observation."""
     space, source = env.action_space, ActionSource(env, 0)
     policies: dict[str, Policy] = {"random actions": source.draw}
@@ -40,14 +40,20 @@ def _repeat(action: Any) -> Policy:
     return lambda info: action
 
 
-def _play(env: GymEnv, seed: int, policy: Policy) -> tuple[float, bool | None]:
+def read_success(info: Any) -> bool | None:
+    """Whether `info` says that the episode succeeded; `None` if it says nothing."""
+    return next((bool(info[name]) for name in _SUCCESS if name in info), None)
+
+
+def play_policy(env: GymEnv, seed: int, policy: Policy, steps: int = _STEPS) -> tuple[float, bool | None]:
     """The return of an episode, and whether `info` says that it succeeded."""
     _, info = env.reset(seed=seed)
     total, success = 0.0, None
-    for _ in range(_STEPS):
+    for _ in range(steps):
         _, reward, terminated, truncated, info = env.step(policy(info))
         total += float(reward)
-        success = next((bool(info[name]) for name in _SUCCESS if name in info), success)
+        news = read_success(info)
+        success = success if news is None else news
         if terminated or truncated:
             break
     return total, success
@@ -64,8 +70,8 @@ def check_blind_policies(part: EnvPart) -> CheckFinding:
     with part.open() as env:
         threshold = env.spec.reward_threshold if env.spec is not None else None
         returns = {
-            name: [_play(env, part.seed + number, policy)[0] for number in range(_EPISODES)]
-            for name, policy in _list_policies(env).items()
+            name: [play_policy(env, part.seed + number, policy)[0] for number in range(_EPISODES)]
+            for name, policy in list_policies(env).items()
         }
     means = {name: float(np.mean(values)) for name, values in returns.items()}
     best = max(means, key=lambda name: means[name])
@@ -119,8 +125,8 @@ def check_success(part: EnvPart) -> CheckFinding:
     if part.takes_text:
         return skipped("its actions are texts")
     with part.open() as env:
-        policies = _list_policies(env).values()
-        episodes = [_play(env, part.seed + number, policy) for policy in policies for number in range(_EPISODES)]
+        policies = list_policies(env).values()
+        episodes = [play_policy(env, part.seed + number, policy) for policy in policies for number in range(_EPISODES)]
     sides = {flag: [total for total, success in episodes if success is flag] for flag in (True, False)}
     if any(len(values) < 3 for values in sides.values()):
         return skipped(f"info says nothing about success, or too few episodes succeed ({len(sides[True])})")

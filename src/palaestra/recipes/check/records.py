@@ -7,7 +7,9 @@ scorer. Its id follows OpenEnv's RFC 008 where that names the same test.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -18,11 +20,21 @@ from palaestra.runs.files import from_json
 
 SCHEMA_VERSION = "1"
 """Version of the JSON report, as in RFC 008."""
-_DEFAULT_LEVEL = 3
+DEFAULT_LEVEL = 3
 """The level of a command that names none."""
 LEVELS = {1: "contract", 2: "scorer", 3: "leaks and floors", 4: "learnability"}
-Part = Literal["env", "answers", "problems", "research"]
-"""What a check examines: the Gymnasium environment, the rewards of texts, a task's problems, or a research task."""
+Part = Literal["env", "answers", "problems", "research", "trial"]
+"""What a check examines: the Gymnasium environment, the rewards of texts, a task's problems, a research task, or a short
+run of our own learner."""
+
+
+CHECK_END = ContextVar("CHECK_END", default=float("inf"))
+"""The time of `time.monotonic` at which the running check is ended."""
+
+
+def count_seconds_left() -> float:
+    """The seconds that the running check may still take, for checks that choose how much they do."""
+    return CHECK_END.get() - time.monotonic()
 
 
 class CheckStatus(StrEnum):
@@ -149,6 +161,12 @@ class CheckRecord:
     remediation: str = ""
     seconds: float = 0.0
 
+    def describe(self) -> list[str]:
+        """Lines about a fault: what was found, the evidence, the command that shows it again, and the remedy."""
+        lines = [*(f"evidence: {text}" for text in self.evidence), f"again: {self.reproduction}"]
+        head = f"{self.status} {self.check_id}: {self.summary}"
+        return [head, *(f"  {line}" for line in lines), f"  mend: {self.remediation}"]
+
 
 @dataclass(frozen=True, slots=True)
 class SubjectReport:
@@ -230,7 +248,7 @@ def to_record(check: EnvCheck, finding: CheckFinding, command: str, seconds: flo
 
 def write_reproduction(command: str, check: EnvCheck, seed: int | None) -> str:
     """Narrow a command, or a call in Python, to one check and the seed that shows the fault."""
-    values = {"level": check.level if check.level > _DEFAULT_LEVEL else None, "only": check.check_id, "seed": seed}
+    values = {"level": check.level if check.level > DEFAULT_LEVEL else None, "only": check.check_id, "seed": seed}
     given = {name: value for name, value in values.items() if value is not None}
     if command.startswith("palaestra.check("):
         return f"{command[:-1]}, {', '.join(f'{name}={value!r}' for name, value in given.items())})"

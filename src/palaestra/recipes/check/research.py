@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import random
 import re
-import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import numpy as np
@@ -40,13 +38,13 @@ from palaestra.recipes.check.submissions import (
     list_cheats,
     list_equivalent,
     list_idle,
+    list_incomplete,
     list_malformed,
     list_payloads,
 )
 from palaestra.research.judge.evaluation import make_judge, sandbox_for
 from palaestra.research.tasks.data import generate_data
 from palaestra.research.tasks.task import (
-    Direction,
     Grade,
     InvalidSubmission,
     JudgeResult,
@@ -58,14 +56,12 @@ from palaestra.research.workspace.workspace import submission_files
 
 _MANIFEST, _STARTS, _BASELINE = "static.manifest", "runtime.starts", "runtime.baseline_scored"
 _DETERMINISM, _ORACLE = "semantic.verifier_determinism", "semantic.oracle_max"
-_MARGIN, _POSITIVE = 0.25, 0.1
-"""Of the reference's gain over the baseline: a submission without work fails the check with all but the first fraction, and is
-reported from the second on.
-"""
+_CONTAINED, _MARGIN = "runtime.host_containment", 0.25
+"""A submission without work fails the check with the reference's gain over the baseline, less this fraction of it."""
 _SECONDS = 25.0
 _SHORT = 1.0
 """The time limit under which an endless submission is judged."""
-_MARK = "a mark that palaestra left in an earlier episode"
+_ANSWERS = re.compile(r"answer|label|target|solution|expected|truth|right|gold", re.IGNORECASE)
 _HANGS = {
     "never ends": "while True:\n    pass\n",
     "takes all memory": "x = []\nwhile True:\n    x.append(' ' * 10**7)\n",
@@ -79,27 +75,16 @@ _HANGS = {
 @env_check(_MANIFEST, 1, "research", "Mend the task file as the evidence says.", is_gate=True)
 def check_manifest(part: ResearchPart) -> CheckFinding:
     """The task file is valid, and agrees with its folder and its text"""
-    task, doubts = part.task, []
-    limits, metric = task.limits, task.metric
+    task, limits, starter = part.task, part.task.limits, part.task.starter_files()
     named = [name for name in task.submission.files if name != "*"]
-    if unnamed := [name for name in named if name not in task.description]:
-        doubts.append(f"the description does not name {', '.join(unnamed)}, which must be submitted")
-    if limits.command_seconds > limits.seconds:
-        doubts.append(f"a command may take {limits.command_seconds:g} s, an episode only {limits.seconds:g} s")
-    starter = task.starter_files()
     if not task.baseline and (missing := [name for name in named if name not in starter]):
         return failed(f"there is no command for the baseline, and no starter file {', '.join(missing)}")
-    if shared := set(task.submission.files) & set(task.submission.optional):
-        doubts.append(f"{', '.join(sorted(shared))} is both required and optional")
-    if large := [name for name, content in starter.items() if name in named and len(content) > task.submission.largest]:
-        return failed(
-            f"the starter file {large[0]} is larger than a submission may be, {task.submission.largest} bytes"
-        )
-    if not task.description.strip() or not task.title.strip():
-        return failed("the task has no title or no description")
+    doubts = [f"{name} is both required and optional" for name in named if name in task.submission.optional]
+    if limits.command_seconds > limits.seconds:
+        doubts.append(f"a command may take {limits.command_seconds:g} s, an episode only {limits.seconds:g} s")
     if doubts:
         return warned("the task file contradicts itself", *doubts)
-    return passed(f"{metric.name}, {metric.direction} is better; {len(starter)} starter files", files=len(starter))
+    return passed(f"{task.metric.name}, {task.metric.direction} is better; {len(starter)} starter files")
 
 
 @env_check(
@@ -109,27 +94,25 @@ def check_dependencies(part: ResearchPart) -> CheckFinding:
     """Every package that the task's files import is declared"""
     task = part.task
     files = {**task.starter_files(), **{f"reference/{n}": text for n, text in task.reference_files().items()}}
-    own = {Path(name).stem for name in files} | {name.split("/")[0] for name in files} | {"palaestra"}
-    known = own | set(task.dependencies) | sys.stdlib_module_names
+    known = {part for name in files for part in (Path(name).stem, Path(name).parts[0])}
+    known |= {"palaestra", *task.dependencies, *sys.stdlib_module_names}
     doubts = [
         f"{name} imports {package}"
         for name, content in files.items()
-        if part.evaluator  # Other formats install their packages in an image.
-        for package in sorted(_list_imports(name, content) - known)
+        if name.endswith(".py") and part.evaluator  # Other formats install their packages in an image.
+        for package in sorted(_list_imports(content) - known)
     ]
     if doubts:
         return warned("a package is imported and not declared: the task fails where it is missing", *doubts)
     return passed("all imported packages are declared")
 
 
-def _list_imports(name: str, content: bytes) -> set[str]:
-    try:
-        tree = ast.parse(content) if name.endswith(".py") else ast.Module([], [])
-    except (SyntaxError, ValueError):
-        return set()
-    modules = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    modules += [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and not n.level]
-    return {module.partition(".")[0] for module in modules}
+def _list_imports(source: bytes) -> set[str]:
+    names = re.findall(rb"^\s*(?:from\s+(\w+)[\w.]*\s+import\b|import\s+([\w., ]+))", source, re.MULTILINE)
+    words = [
+        word.split()[0] for first, others in names for word in (first or others).decode().split(",") if word.strip()
+    ]
+    return {word.partition(".")[0] for word in words}
 
 
 @env_check(
@@ -141,17 +124,19 @@ def check_workspace(part: ResearchPart) -> CheckFinding:
     expected, states = part.task.starter_files(), []
     for _ in range(2):
         with part.open_workspace() as workspace:
-            shell = workspace.shell
-            variables = workspace.execute("env | grep -v '^_=' | sort").text
-            states.append((shell.read_files(shell.list_files()), variables, part.read_public()))
-    for name, first, second in zip(("files", "variables", "data"), *states, strict=True):
-        if first != second:
-            text = f"the {name} of two workspaces differ"
-            names = [n for n in {**first, **second} if first.get(n) != second.get(n)] if isinstance(first, dict) else []
-            return failed(text, *(names or [f"{first!r} and {second!r}"]), seed=part.seed)
-    if different := [name for name in {**expected, **states[0][0]} if expected.get(name) != states[0][0].get(name)]:
-        return failed("the workspace has other files than the starter folder", ", ".join(different[:10]))
+            files = workspace.shell.read_files(workspace.shell.list_files())
+            variables = {"environment variables": workspace.execute("env | grep -v '^_=' | sort").output}
+            states.append({**part.read_public(), **variables, **files})
+    if different := _compare_files(*states):
+        return failed("two workspaces differ", different, seed=part.seed)
+    if different := _compare_files(expected, files):
+        return failed("the workspace has other files than the starter folder", different)
     return passed(f"two workspaces have the same {len(expected)} files", files=len(expected))
+
+
+def _compare_files(first: Files, second: Files) -> str:
+    """The names of files that are not in both with the same content."""
+    return ", ".join(sorted(name for name in {**first, **second} if first.get(name) != second.get(name))[:10])
 
 
 @env_check(
@@ -170,9 +155,8 @@ def check_data(part: ResearchPart) -> CheckFinding:
         if call_elsewhere(make_data, str(task.folder), folder, seconds=100.0) is None:
             return warned("the data could not be made again within the time")
         for name, kept in (("public", data.public), ("hidden", data.hidden)):
-            first, second = read_files(kept), read_files(Path(folder) / name)
-            if different := sorted(n for n in {**first, **second} if first.get(n) != second.get(n)):
-                return failed(f"the {name} data differ when they are made again", ", ".join(different[:10]))
+            if different := _compare_files(read_files(kept), read_files(Path(folder) / name)):
+                return failed(f"the {name} data differ when they are made again", different, seed=part.seed)
     return passed("the data are the same in another process")
 
 
@@ -195,17 +179,12 @@ def _use_random_numbers() -> None:
 )  # fmt: skip
 def check_baseline(part: ResearchPart) -> CheckFinding:
     """The baseline runs, and its submission is scored on both splits"""
-    task, stated = part.task, part.task.baseline_score()
-    measured = part.baseline
+    limit, measured = part.task.limits.command_seconds, part.baseline
     scores: dict[str, Any] = {"validation": measured.validation.score, "test": measured.test.score}
-    if stated is not None and abs(stated - scores["test"]) > max(task.metric.spread, 0.05 * task.metric.scale):
-        return failed(f"the baseline is stated as {stated:g} and scored {scores['test']:g}", **scores)
-    if measured.seconds > 2 * task.limits.command_seconds:
-        return failed(
-            f"the baseline takes {measured.seconds:.0f} s; a command may take {task.limits.command_seconds:g} s"
-        )
-    text = f"the baseline scores {scores['validation']:g} and {scores['test']:g}"
-    return passed(f"{text}, in {measured.seconds:.1f} s", **scores, seconds=round(measured.seconds, 2))
+    text = f"the baseline scores {scores['validation']:g} and {scores['test']:g}, in {measured.seconds:.1f} s"
+    if measured.seconds > 2 * limit:
+        return failed(f"{text}; a command may take {limit:g} s", **scores)
+    return passed(text, **scores, seconds=round(measured.seconds, 2))
 
 
 @env_check(
@@ -217,17 +196,15 @@ def check_limits(part: ResearchPart) -> CheckFinding:
     base, seconds = submission_files(part.baseline), dict[str, Any]()
     if not part.main or not any(part.main in command.files for command in part.commands):
         return skipped("no code of a submission runs while it is judged")
-    metric = part.task.metric
-    worst = metric.low if metric.direction is Direction.HIGHER else metric.high
     shorter = {"evaluation_seconds": _SHORT, "memory": 400 << 20, "processes": 64}
     task = part.task.model_copy(update={"limits": part.task.limits.model_copy(update=shorter)})
     for what, code in _HANGS.items():
         start = time.monotonic()
         result = make_judge(task, part.sandbox).judge({**base, part.main: code.encode()}, "validation")
         seconds[what] = round(time.monotonic() - start, 1)
-        if isinstance(result, Grade):
-            finding = warned if result.score == worst else failed
-            return finding(f"a submission that {what} gets the score {result.score:g}", code, **seconds)
+        worst = part.task.metric.reward(None, part.baseline.validation.score)
+        if isinstance(result, Grade) and part.task.metric.reward(result.score, part.baseline.validation.score) > worst:
+            return failed(f"a submission that {what} gets the score {result.score:g}", code, **seconds)
         if isinstance(result, Failure):
             return warned(f"a submission that {what} is a failure of the judge, and so has no reward", result.message)
     return passed(f"submissions without end are ended after {max(seconds.values()):.1f} s", **seconds)
@@ -260,23 +237,19 @@ def check_leftovers(part: ResearchPart) -> CheckFinding:
 )  # fmt: skip
 def check_isolation(part: ResearchPart) -> CheckFinding:
     """A workspace shows nothing of an earlier episode"""
-    writable = (
-        "for d in . ~ /tmp /dev/shm /data / /opt /logs /tests; do echo '{}' > $d/palaestra_mark; done 2>/dev/null"
-    )
-    digest = part.task.digest()
+    mark = f"mark {token_hex(16)} of an earlier episode"
+    folders, digest = ". ~ /tmp /dev/shm /data / /opt /logs /tests", part.task.digest()
     with part.open_workspace() as workspace:
-        workspace.execute(writable.format(_MARK))
-        files = workspace.submission()
-    if isinstance(files, dict):
-        marks = {name: text + f"\n# {_MARK}\n".encode() for name, text in files.items() if name.endswith(".py")}
-        part.score({**submission_files(part.baseline), **marks})
+        workspace.execute(f"for d in {folders}; do echo '{mark}' > $d/palaestra_mark; done 2>/dev/null")
+    files = submission_files(part.baseline)
+    part.score({**files, part.main: files[part.main] + f"\n# {mark}\n".encode()} if part.main else files)
     if part.task.digest() != digest:
         return failed("judging a submission changes the files of the task")
-    search = f"grep -rlsF '{_MARK}' . ~ /tmp /dev/shm /data /opt /logs /tests | head -5; find / -maxdepth 3 -name palaestra_mark 2>/dev/null | head -5"
+    search = f"grep -rlsF '{mark}' {folders.replace(' / ', ' ')}; find / -maxdepth 3 -name palaestra_mark 2>/dev/null"
     with part.open_workspace() as workspace:
         places = workspace.execute(search).text.split()
     if places:
-        return failed("a workspace contains files of an earlier episode", *places)
+        return failed("a workspace contains files of an earlier episode", *places[:5])
     return passed("a workspace shows nothing of an earlier episode")
 
 
@@ -326,31 +299,18 @@ def check_reference(part: ResearchPart) -> CheckFinding:
     if not part.has_reference:
         return warned("there is no reference solution: nothing shows that the task can be solved")
     metric, own, base = part.task.metric, part.reference, part.baseline
-    gains = {
-        split: metric.gain(getattr(own, split).score, getattr(base, split).score) for split in ("validation", "test")
-    }
-    pairs = [f"{s}: reference {getattr(own, s).score:g}, baseline {getattr(base, s).score:g}" for s in gains]
-    numbers: dict[str, Any] = {"oracle_reward": gains["test"], "baseline": base.test.score, "reference": own.test.score}
-    if min(gains.values()) <= metric.spread / metric.scale:
-        return failed(f"the reference does not beat the baseline; {metric.direction} is better", *pairs, **numbers)
-    if not 0.05 <= gains["test"] <= 20:
-        return warned(
-            f"the reference is rewarded {gains['test']:.3g}: the metric's scale is far from it", *pairs, **numbers
-        )
-    return passed(f"the reference is rewarded {gains['test']:.3g}, the baseline 0", **numbers)
-
-
-@env_check(
-    "semantic.resource_envelope", 2, "research", "Give a command and an evaluation about twice the time of the reference.",
-    after=(_ORACLE,), seconds=0.5,
-)  # fmt: skip
-def check_envelope(part: ResearchPart) -> CheckFinding:
-    """The reference needs less time than agents and submissions have"""
-    best, limits = part.best, part.task.limits
-    used: dict[str, Any] = {"making": best.seconds / limits.command_seconds, "seconds": best.seconds}
-    used["judging"] = best.test.seconds / (3 * limits.evaluation_seconds)  # The evaluator's own work is not limited.
-    text = f"the best solution is made in {best.seconds:.1f} of {limits.command_seconds:g} s and judged in {best.test.seconds:.1f} s"
-    return (warned if max(used["making"], used["judging"]) > 1 else passed)(text, **used)
+    pairs = {"validation": (own.validation.score, base.validation.score), "test": (own.test.score, base.test.score)}
+    evidence = [f"{split}: reference {best:g}, baseline {least:g}" for split, (best, least) in pairs.items()]
+    gains = [metric.gain(*pair) for pair in pairs.values()]
+    numbers: dict[str, Any] = {"oracle_reward": gains[1], "reference": own.test.score, "seconds": own.seconds}
+    if min(gains) <= metric.spread / metric.scale:
+        return failed(f"the reference does not beat the baseline; {metric.direction} is better", *evidence, **numbers)
+    text = f"the reference is rewarded {gains[1]:.3g}, and made in {own.seconds:.1f} s"
+    if not 0.05 <= gains[1] <= 20:
+        return warned(f"{text}: the metric's scale is far from it", *evidence, **numbers)
+    if own.seconds > part.task.limits.command_seconds:
+        return warned(f"{text}: a command may take {part.task.limits.command_seconds:g} s", **numbers)
+    return passed(text, **numbers)
 
 
 @env_check(
@@ -378,21 +338,24 @@ def check_malformed(part: ResearchPart) -> CheckFinding:
     """Malformed submissions have no score, or the floor"""
     if part.takes_workspace:
         return skipped("every workspace is a submission")
-    scored, doubts, count = list[str](), list[str](), 0
-    for what, files in limit(list_malformed(part), _SECONDS):
+    scored, doubts, floor, count = list[str](), list[str](), part.gain(None), 0
+    variants = [(list_malformed(part, part.best), max(-0.02, 0.95 * floor))]
+    variants += [
+        (list_incomplete(part, part.best), 0.9)
+    ]  # With half of the answers a score is lower, or they were not missed.
+    for (what, files), bar in limit(((entry, bar) for entries, bar in variants for entry in entries), _SECONDS):
+        count += 1
         judge = part.make_judge()
-        result, count = judge.judge(files, "test"), count + 1
-        gain = part.gain(result)
+        result = judge.judge(files, "test")
         if isinstance(result, Failure) and not judge.exposed:
             doubts.append(f"{what}: the evaluator fails, so that an agent escapes a bad score: {result.message}")
-        if gain is None or gain <= part.floor + 0.05 * abs(part.floor):
-            continue
-        (scored if gain >= -0.02 else doubts).append(f"{what}: scored {_get_score(result):g}")
+        if isinstance(result, Grade) and (gain := part.gain(result.score)) > bar:
+            (scored if gain > 0.1 else doubts).append(f"{what}: scored {result.score:g}")
     if scored:
         return failed("a malformed submission gets a score", *scored[:8], count=len(scored))
     if doubts:
         return warned("a malformed submission is not rejected", *doubts[:8], count=len(doubts))
-    return passed(f"{count} malformed submissions are rejected", submissions=count)
+    return passed(f"{count} malformed submissions are rejected or at the floor", submissions=count)
 
 
 @env_check(
@@ -402,11 +365,7 @@ def check_malformed(part: ResearchPart) -> CheckFinding:
 def check_failures(part: ResearchPart) -> CheckFinding:
     """A failure of the evaluator is never a score"""
     files, best, lowered, hits = submission_files(part.best), part.best.test.score, list[str](), list[str]()
-    lost: tuple[Any, ...] = (
-        "the sandbox is lost",
-        ((type(part.sandbox), "start"),),
-        lambda: SandboxError("injected"),
-    )
+    lost = ("the sandbox is lost", [(type(part.sandbox), "start")], lambda: SandboxError("injected"))
     for name, targets, error in limit((lost, *INJECTIONS), _SECONDS):
         judge = make_judge(part.task, sandbox_for(part.task))
         with break_functions(name, targets, error) as own_hits:
@@ -414,8 +373,7 @@ def check_failures(part: ResearchPart) -> CheckFinding:
         hits += own_hits
         if own_hits and isinstance(result, Grade) and abs(result.score - best) > part.task.metric.spread + 1e-6:
             lowered.append(f"{name}: the score is {result.score:g} instead of {best:g} or a failure")
-    hidden = part.judge.data.hidden
-    if hidden is not None:
+    if part.judge.data.hidden is not None:
         judge = part.make_judge()
         with tempfile.TemporaryDirectory(prefix="palaestra-check-") as empty:
             judge.data = TaskData(judge.data.public, Path(empty))
@@ -423,8 +381,7 @@ def check_failures(part: ResearchPart) -> CheckFinding:
                 lowered.append(f"without the hidden data the score is {result.score:g}")
     if lowered:
         return failed("a failure becomes a score", *lowered)
-    handlers = find_constant_handlers(part.evaluator, f"{part.task.evaluator}", 1) if part.evaluator else []
-    if handlers:
+    if handlers := find_constant_handlers(part.evaluator, part.task.evaluator):
         return warned("a failure may become a score", *handlers)
     return passed(f"injected failures ({', '.join(sorted(set(hits))) or 'none is reached'}) never become scores")
 
@@ -433,25 +390,20 @@ def check_failures(part: ResearchPart) -> CheckFinding:
 
 
 @env_check(
-    "runtime.host_containment", 3, "research", "Read submissions as data: no import, pickle, eval or YAML objects outside a sandbox.",
+    _CONTAINED, 3, "research", "Read submissions as data: no import, pickle, eval or YAML objects outside a sandbox.",
     seconds=3.0, evaluations=6,
 )  # fmt: skip
 def check_containment(part: ResearchPart) -> CheckFinding:
     """No code of a submission runs outside a sandbox"""
-    folder = Path(tempfile.mkdtemp(prefix="palaestra-check-"))
-    try:
-        count = 0
-        for what, files in limit(list_payloads(part, folder / "mark"), _SECONDS):
+    count = 0
+    with tempfile.TemporaryDirectory(prefix="palaestra-check-") as folder:
+        mark = Path(folder) / "mark"
+        for what, files in limit(list_payloads(part, mark), _SECONDS):
             part.score(files)
             count += 1
-            if (folder / "mark").exists():
+            if mark.exists():
                 return failed(f"{what} runs in the process of the evaluator, and can do anything on this machine")
-        return passed(f"{count} submissions with code ran nowhere else", submissions=count)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-_CONTAINED = "runtime.host_containment"
+    return passed(f"{count} submissions with code ran nowhere else", submissions=count)
 
 
 @env_check(
@@ -477,15 +429,19 @@ def check_workspace_secrets(part: ResearchPart) -> CheckFinding:
 )  # fmt: skip
 def check_judging_secrets(part: ResearchPart) -> CheckFinding:
     """The sandbox in which a submission is judged shows nothing of the hidden data and the reference"""
-    files = submission_files(part.baseline)
-    part.commands.clear()
+    files, count = submission_files(part.baseline), 0
+    known = [*files.values(), *part.task.starter_files().values()]
     for split in ("validation", "test"):
+        part.commands.clear()
         part.score(files, split)
-    if leaks := find_secrets(
-        read_commands(part), list_secrets(part, judging=True), [*files.values(), *part.task.starter_files().values()]
-    ):
-        return failed("submitted code can read what decides its score", *dict.fromkeys(leaks))
-    return passed(f"{len(part.commands)} programs see none of the hidden data", programs=len(part.commands))
+        secrets, count = list_secrets(part, split), count + len(part.commands)
+        leaks = find_secrets(read_commands(part), secrets, known)
+        hidden = {name for name in secrets if name.startswith("hidden/")}
+        shown = {name for name in secrets if any(leak.endswith(f" {name}") for leak in leaks)}
+        # A program may be given its inputs as a file, but not all that decides its score.
+        if shown - hidden or (hidden and shown >= hidden) or any(_ANSWERS.search(name) for name in shown):
+            return failed("submitted code can read what decides its score", *dict.fromkeys(leaks))
+    return passed(f"{count} programs see none of what decides their score", programs=count)
 
 
 @env_check(
@@ -497,15 +453,13 @@ def check_leakage(part: ResearchPart) -> CheckFinding:
     task, hidden = part.task, part.judge.data.hidden
     public = {**part.read_public(), **task.starter_files()}
     answers = read_answers(hidden) if hidden is not None else {}
-    leaks = [
-        f"{name}: {text}" for name, right in answers.items() for text in find_telling_data(right, public, part.seed)
-    ]
+    leaks = [text for right in answers.values() for text in find_telling_data(right, public, part.seed)]
     texts = {"the description": task.description.encode()}
-    for what, files in limit(list_malformed(part), _SECONDS / 3):
+    for what, files in limit(list_malformed(part, part.baseline), _SECONDS / 3):
         if isinstance(result := part.score(files), InvalidSubmission):
             texts[f"the message that {what}"] = result.reason.encode()
     leaks += find_secrets(texts, list_secrets(part), public.values())
-    known = _list_words(b" ".join(public.values()))
+    known = _list_words(b" ".join([*public.values(), *submission_files(part.baseline).values()]))
     for name, right in answers.items():
         rare = {value for value in right.values() if len(value) >= 3} - known
         for place, text in texts.items():
@@ -547,7 +501,7 @@ def _list_attacks(part: ResearchPart) -> Variants:
         own = set(part.task.submission.files) | set(part.task.submission.optional)
         workspace.shell.write_files({name: text for name, text in forge_files(part).items() if name not in own})
         workspace.execute(
-            "for d in .. ~ /tmp /data /tests /logs /logs/verifier / /opt; do cp -n * $d; done 2>/dev/null; true"
+            "for d in .. ~ /tmp /data /tests /logs /logs/verifier / /opt; do cp -n * $d; done 2>/dev/null"
         )
         files = workspace.submission()
     if isinstance(files, dict):
@@ -555,29 +509,20 @@ def _list_attacks(part: ResearchPart) -> Variants:
     yield from list_cheats(part)
 
 
-def _judge_variants(
-    part: ResearchPart, variants: Iterator[tuple[str, dict[str, bytes]]], what: str, doubtful: float
-) -> CheckFinding:
+def _judge_variants(part: ResearchPart, variants: Variants, what: str, doubtful: float) -> CheckFinding:
     """Fail if a variant gains as much as the reference, less the margin. Warn from the fraction `doubtful` on."""
     gains, count = list[tuple[float, str, float]](), 0
     for name, files in limit(variants, _SECONDS):
         result, count = part.score(files), count + 1
-        gain, spread = part.gain(result), part.task.metric.spread / part.task.metric.scale
-        if isinstance(result, Grade) and gain is not None and gain > spread:
+        if isinstance(result, Grade) and (gain := part.gain(result.score)) > 0:
             gains.append((gain, name, result.score))
             if gain >= 1 - _MARGIN:
                 break
     gains.sort(reverse=True)
     best = gains[0][0] if gains else 0.0
     numbers: dict[str, Any] = {"measured_floor": best, "margin": _MARGIN, "submissions": count}
-    evidence = [
-        f"{name}: {score:g}, {gain:.0%} of the reference's gain over the baseline" for gain, name, score in gains[:5]
-    ]
-    text = (
-        f"{what} scores {gains[0][2]:g}; the baseline {part.baseline.test.score:g}, the best solution {part.best.test.score:g}"
-        if gains
-        else ""
-    )
+    evidence = [f"{name}: {score:g}, {gain:.0%} of the reference's gain" for gain, name, score in gains[:5]]
+    text = f"{what} gets {best:.0%} of the reference's gain over the baseline"
     if best >= 1 - _MARGIN:
         return failed(text, *evidence, seed=part.seed, **numbers)
     if best > doubtful:

@@ -21,6 +21,7 @@ from palaestra.core.records import Event, Listener
 from palaestra.core.registry import describe_error
 from palaestra.recipes.check.answers import Answers, make_answers
 from palaestra.recipes.check.records import (
+    CHECK_END,
     CheckFinding,
     CheckRecord,
     CheckStatus,
@@ -52,13 +53,21 @@ class SubjectParts:
         return make_answers(self.subject)
 
     @cached_property
+    def trial(self) -> Any:
+        from palaestra.recipes.check.trials import ControlTrial, TextTrial  # They load torch.
+
+        if self.answers is not None:
+            return TextTrial(self.answers)
+        return self.subject.env and ControlTrial(self.subject.env)
+
+    @cached_property
     def research(self) -> ResearchPart | None:
         return self.subject.research and ResearchPart(self.subject)
 
     def get(self, part: str) -> Any:
         """The part that a check examines; `None` if the subject has none."""
-        if part == "answers":
-            return self.answers
+        if part in ("answers", "trial"):
+            return getattr(self, part)
         return {
             "env": self.subject.env,
             "problems": self.subject.task and self.answers,
@@ -69,7 +78,7 @@ class SubjectParts:
 def list_applicable(subject: Subject, checks: Sequence[EnvCheck]) -> list[EnvCheck]:
     """The checks of the parts that a subject may have. Whether actions are texts is only known once it is made."""
     parts = {"env": subject.env, "problems": subject.task, "research": subject.research}
-    parts["answers"] = subject.env or subject.task
+    parts["answers"] = parts["trial"] = subject.env or subject.task
     return [check for check in checks if parts[check.part] is not None]
 
 
@@ -146,7 +155,7 @@ class _Worker:
 
     def run(self, check: EnvCheck, seconds: float) -> CheckFinding:
         """Run a check. A process that dies or exceeds the time is lost, and the check has failed."""
-        self._pipe.send(check)
+        self._pipe.send((check, seconds))
         with suppress(EOFError, ConnectionError):
             if self._pipe.poll(seconds):
                 finding: CheckFinding = self._pipe.recv()
@@ -196,12 +205,13 @@ def _serve(subject: Subject, pipe: Connection, stacks: str) -> None:
         parts = SubjectParts(subject)
         while True:
             try:
-                check: EnvCheck | None = pipe.recv()
+                order: tuple[EnvCheck, float] | None = pipe.recv()
             except EOFError:
                 return
-            if check is None:
+            if order is None:
                 return
-            pipe.send(run_check(check, parts))
+            CHECK_END.set(time.monotonic() + order[1])
+            pipe.send(run_check(order[0], parts))
 
 
 def run_check(check: EnvCheck, parts: SubjectParts) -> CheckFinding:

@@ -454,7 +454,8 @@ def _list_equivalents(
             if numeric:
                 changes["a zero after the point"] = (True, f"{plain}.0")
             changes["commas"] = (False, f"{int(plain):,}")
-        changes |= {"dollar signs": (False, f"${answer}$"), "a box": (False, f"\\boxed{{{answer}}}")}
+        if "boxed" in case.prompt:
+            changes |= {"dollar signs": (False, f"${answer}$"), "a box": (False, f"\\boxed{{{answer}}}")}
     for name, (is_needed, new) in changes.items():
         variant = put_answer(answers, case, texts, new)
         if new != answer and variant is not None and _is_action(answers, variant[-1]):

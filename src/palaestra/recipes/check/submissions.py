@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import io
 import json
@@ -12,7 +11,7 @@ import pickle
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 from palaestra.core.errors import PalaestraError
 from palaestra.recipes.check.subjects import Subject
 from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge, make_judge, sandbox_for
-from palaestra.research.tasks.task import Direction, Grade, JudgeResult, ResearchTask, read_files
+from palaestra.research.tasks.task import Direction, JudgeResult, ResearchTask, read_files
 from palaestra.research.workspace.workspace import (
     MeasuredSolution,
     Workspace,
@@ -88,7 +87,7 @@ class ResearchPart:
     def baseline(self) -> MeasuredSolution:
         return measure(self.task, self.sandbox, self.judge, self.task.baseline, {})
 
-    @cached_property
+    @property
     def has_reference(self) -> bool:
         return bool(self.task.reference_files())
 
@@ -96,15 +95,22 @@ class ResearchPart:
     def reference(self) -> MeasuredSolution:
         return measure(self.task, self.sandbox, self.judge, self.task.reference, self.task.reference_files())
 
-    @cached_property
+    @property
     def best(self) -> MeasuredSolution:
         """The reference, or the baseline of a task without one."""
         return self.reference if self.has_reference else self.baseline
 
-    @cached_property
+    @property
     def main(self) -> str:
         """The submitted program; empty if none is required."""
         return next((name for name in self.task.submission.files if name.endswith(".py")), "")
+
+    @property
+    def top(self) -> float:
+        """The best valid score."""
+        metric, best, is_higher = self.task.metric, self.best.test.score, self.task.metric.direction is Direction.HIGHER
+        bound = metric.high if is_higher else metric.low
+        return bound if bound is not None else best * 2 if is_higher else best / 2
 
     @property
     def takes_workspace(self) -> bool:
@@ -117,8 +123,8 @@ class ResearchPart:
         path = self.task.folder / self.task.evaluator
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
-    def open_workspace(self, files: Files | None = None) -> Workspace:
-        return Workspace(self.task, self.sandbox, self.judge.data, files)
+    def open_workspace(self) -> Workspace:
+        return Workspace(self.task, self.sandbox, self.judge.data)
 
     def score(self, files: Files, split: EvaluationSplit = "test") -> JudgeResult:
         """Judge a submission with a judge that has not seen it."""
@@ -131,18 +137,11 @@ class ResearchPart:
         shorter = limits.model_copy(update={"evaluation_seconds": min(limits.evaluation_seconds, seconds)})
         return make_judge(self.task.model_copy(update={"limits": shorter}), self.sandbox)
 
-    def gain(self, result: JudgeResult) -> float | None:
-        """The gain of a test score over the baseline, as a fraction of the best solution's; `None` without a score."""
+    def gain(self, score: float | None) -> float:
+        """The gain of a test score over the baseline, as a fraction of the reference's. Without a score it is the floor."""
         metric, base = self.task.metric, self.baseline.test.score
-        best = metric.gain(self.best.test.score, base) if self.has_reference else 1.0
-        return metric.gain(result.score, base) / best if isinstance(result, Grade) and best > 0 else None
-
-    @cached_property
-    def floor(self) -> float:
-        """The gain that a submission without a score is rewarded with, as a fraction of the best solution's."""
-        metric, base = self.task.metric, self.baseline.test.score
-        best = metric.gain(self.best.test.score, base) if self.has_reference else 1.0
-        return metric.reward(None, base) / best if best > 0 else 0.0
+        most = metric.gain(self.reference.test.score, base) if self.has_reference else 1.0
+        return (metric.reward(None, base) if score is None else metric.gain(score, base)) / max(most, 1e-9)
 
     def read_public(self) -> dict[str, bytes]:
         """The data that agents see, by their path inside."""
@@ -159,16 +158,15 @@ class ResearchPart:
 
 def read_table(name: str, content: bytes) -> list[list[str]] | None:
     """The rows of a table with a header; `None` for another file."""
-    if not name.endswith((".csv", ".tsv")) or len(content) > _MAX_CHANGE:
+    if not name.endswith(".csv") or len(content) > _MAX_CHANGE:
         return None
-    lines = io.StringIO(content.decode("utf-8-sig", "replace"), newline="")
-    rows = [row for row in csv.reader(lines, delimiter="\t" if name.endswith(".tsv") else ",") if row]
+    rows = [row for row in csv.reader(io.StringIO(content.decode("utf-8-sig", "replace"), newline="")) if row]
     return rows if len(rows) > 2 and len({len(row) for row in rows}) == 1 and len(rows[0]) > 1 else None
 
 
-def _write_table(name: str, rows: list[list[str]]) -> bytes:
+def _write_table(head: list[str], rows: Iterable[list[str]]) -> bytes:
     out = io.StringIO(newline="")
-    csv.writer(out, delimiter="\t" if name.endswith(".tsv") else ",", lineterminator="\n").writerows(rows)
+    csv.writer(out, lineterminator="\n").writerows([head, *rows])
     return out.getvalue().encode()
 
 
@@ -180,40 +178,53 @@ def _read_json(name: str, content: bytes) -> Any:
 
 
 def list_equivalent(part: ResearchPart) -> Variants:
-    """Other forms of the best solution: rows with ids in another order, other line ends, a comment in code."""
+    """Other forms of the best solution: rows with ids in another order, other line ends, another layout."""
     files = submission_files(part.best)
     for name, content in files.items():
         rows = read_table(name, content)
         if rows and len({row[0] for row in rows}) == len(rows):
             body = rows[1:]
             random.Random(part.seed).shuffle(body)
-            yield f"{name} with its rows in another order", {**files, name: _write_table(name, [rows[0], *body])}
+            yield f"{name} with its rows in another order", {**files, name: _write_table(rows[0], body)}
             yield f"{name} with other line ends", {**files, name: content.replace(b"\r", b"").replace(b"\n", b"\r\n")}
         if (value := _read_json(name, content)) is not None:
             yield f"{name} with another layout", {**files, name: json.dumps(value, indent=3, sort_keys=True).encode()}
-        if name == part.main:
-            yield f"{name} with a comment", {**files, name: content + b"\n# An equivalent program.\n"}
 
 
-def list_malformed(part: ResearchPart) -> Variants:
-    """The best solution with one required file missing, too large, or with content that no reader should accept."""
-    files = submission_files(part.best)
+def list_malformed(part: ResearchPart, solution: MeasuredSolution) -> Variants:
+    """A solution with one required file missing, too large, or with content that no reader should accept."""
+    files = submission_files(solution)
     for name in () if part.takes_workspace else part.task.submission.files:
         content = files[name]
         others = {other: kept for other, kept in files.items() if other != name}
         yield f"{name} is missing", others
-        yield f"{name} is empty", {**others, name: b""}
-        yield f"{name} has binary content", {**others, name: bytes(range(256)) * 4}
-        yield f"{name} is cut in half", {**others, name: content[: len(content) // 2] + b"\xff("}
+        changes = [("is empty", b""), ("has binary content", bytes(range(256)) * 4)]
+        changes += [("is cut in half", content[: len(content) // 2] + b"\xff(")]
         for what, changed in chain(
-            _spoil_table(name, content), _spoil_json(name, content), _spoil_numbers(name, content)
+            changes, _spoil_table(name, content), _spoil_json(name, content), _spoil_numbers(content)
         ):
             yield f"{name} {what}", {**others, name: changed}
-        if name.endswith(".py"):
-            for what, code in spoil_code(content.decode("utf-8", "replace"), part.evaluator, _SPOILED):
-                yield f"{name} {what}", {**others, name: code.encode()}
+        for what, code in spoil_code(content, part.evaluator, _SPOILED) if name.endswith(".py") else ():
+            yield f"{name} {what}", {**others, name: code}
         if part.task.submission.largest <= 64 << 20:
             yield f"{name} is too large", {**others, name: content + b"\n" * part.task.submission.largest}
+
+
+def list_incomplete(part: ResearchPart, solution: MeasuredSolution) -> Variants:
+    """A solution with a table in which half of the answers are missing or wrong; some evaluators count them as wrong."""
+    files = submission_files(solution)
+    for name in () if part.takes_workspace else part.task.submission.files:
+        head, *body = read_table(name, files[name]) or [[]]
+        changes = {
+            "half of the rows": body[: len(body) // 2],
+            "ids that do not exist": [["no id", *row[1:]] if n % 2 else row for n, row in enumerate(body)],
+        }
+        changes |= {
+            f"{value!r} in every second row": [[*row[:-1], value] if n % 2 else row for n, row in enumerate(body)]
+            for value in _WRONG
+        }
+        for what, rows in changes.items() if body else ():
+            yield f"{name} with {what}", {**files, name: _write_table(head, rows)}
 
 
 _WRONG = ("nan", "inf", "-inf", "1e999", "", "text that is no value")
@@ -223,23 +234,17 @@ def _spoil_table(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
     rows = read_table(name, content)
     if rows is None:
         return
-    head, body = rows[0], rows[1:]
-    changes: list[tuple[str, list[list[str]]]] = [
-        (f"has a first value {value!r}", [[*body[0][:-1], value], *body[1:]]) for value in _WRONG
-    ]
-    changes += [(f"has {value!r} as every value", [[*row[:-1], value] for row in body]) for value in _WRONG[:2]]
-    changes += [
-        ("has no rows", []),
-        ("has half of the rows", body[: len(body) // 2]),
-        ("has a row twice", [*body, body[0]]),
-    ]
-    changes += [("has a last row with another id", [*body[:-1], ["another id", *body[-1][1:]]])]
-    for what, changed in changes:
-        yield what, _write_table(name, [head, *changed])
-    yield "lacks its last column", _write_table(name, [row[:-1] for row in rows])
+    head, *body = rows
+    yield "lacks its last column", _write_table(head[:-1], [row[:-1] for row in body])
+    yield "has no rows", _write_table(head, [])
+    for value in _WRONG:
+        yield f"has {value!r} as every value", _write_table(head, [[*row[:-1], value] for row in body])
 
 
 def _spoil_json(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+    if name.endswith(".jsonl"):
+        for line in (b"null", b"[]", b'{"another": "field"}', b"NaN"):
+            yield f"has {line.decode()} in every line", (line + b"\n") * content.count(b"\n")
     value = _read_json(name, content)
     if value is None:
         return
@@ -258,14 +263,8 @@ def _replace_numbers(value: Any, new: object) -> Any:
     return new if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _spoil_numbers(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
-    """Variants of a text that consists of numbers, or of an array."""
-    if name.endswith(".npy"):
-        array = np.load(io.BytesIO(content))
-        for what, changed in (("lacks its last row", array[:-1]), ("has only NaN", np.full(array.shape, np.nan))):
-            out = io.BytesIO()
-            np.save(out, changed)
-            yield what, out.getvalue()
+def _spoil_numbers(content: bytes) -> Iterator[tuple[str, bytes]]:
+    """Variants of a text that consists of numbers."""
     words = content.decode("utf-8", "replace").split()
     if 0 < len(words) < 100_000 and all(re.fullmatch(r"[-+\d.eE]+", word) for word in words):
         for wrong in _WRONG[:4]:
@@ -274,7 +273,9 @@ def _spoil_numbers(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
 
 _WRAPPER = """
 
-def _wrap(function, calls=[]):
+def _wrap(function):
+    calls = []
+
     def replace(value, new):
         if isinstance(value, (list, tuple)):
             return [replace(item, new) for item in value]
@@ -307,16 +308,14 @@ _IDLE = {
 """What the functions of a submission do instead of their work."""
 
 
-def spoil_code(code: str, evaluator: str, bodies: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def spoil_code(content: bytes, evaluator: str, bodies: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """A program whose functions do something else. Functions that the evaluator does not name are left alone."""
-    try:
-        tree = ast.parse(code)
-    except SyntaxError:
-        return
-    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
-    called = [name for name in names if re.search(rf"\b{name}\b", evaluator)]
-    for what, body in bodies.items() if called else ():
-        yield what, code + _WRAPPER.format(body=body, names=called)
+    code = content.decode("utf-8", "replace")
+    names = [
+        name for name in re.findall(r"^def ([a-zA-Z]\w*)\(", code, re.MULTILINE) if re.search(rf"\b{name}\b", evaluator)
+    ]
+    for what, body in bodies.items() if names else ():
+        yield what, (code + _WRAPPER.format(body=body, names=names)).encode()
 
 
 # Submissions without work, and those that cheat
@@ -340,25 +339,22 @@ def list_idle(part: ResearchPart) -> Variants:
             ):
                 yield f"a copy of {given}", {**base, name: content}
         if rows := read_table(name, best[name]):
-            values = [row[-1] for row in rows[1:]]
-            constants = [value for value, _ in Counter(values).most_common(2)]
-            constants += ["0", "1", sorted(values)[len(values) // 2]]
-            for value in dict.fromkeys(constants):
+            head, *body = rows
+            values = [row[-1] for row in body]
+            common = [value for value, _ in Counter(values).most_common(2)]
+            for value in dict.fromkeys([*common, "0", "1", sorted(values)[len(values) // 2]]):
                 yield (
                     f"{value!r} in every row",
-                    {**base, name: _write_table(name, [rows[0], *([*r[:-1], value] for r in rows[1:])])},
+                    {**base, name: _write_table(head, [[*row[:-1], value] for row in body])},
                 )
-            moved = [[*row[:-1], value] for row, value in zip(rows[1:], values[1:] + values[:1], strict=True)]
-            yield "the values of other rows", {**base, name: _write_table(name, [rows[0], *moved])}
+            moved = [[*row[:-1], value] for row, value in zip(body, values[1:] + values[:1], strict=True)]
+            yield "the values of other rows", {**base, name: _write_table(head, moved)}
         if (value := _read_json(name, base[name])) is not None:
             for number in (0, 1, -1, 1e9):
-                yield (
-                    f"{number} as every number of {name}",
-                    {**base, name: json.dumps(_replace_numbers(value, number)).encode()},
-                )
-        if name.endswith(".py"):
-            for what, code in spoil_code(base[name].decode("utf-8", "replace"), part.evaluator, _IDLE):
-                yield f"code that {what}", {**base, name: code.encode()}
+                text = json.dumps(_replace_numbers(value, number))
+                yield f"{number} as every number of {name}", {**base, name: text.encode()}
+        for what, code in spoil_code(base[name], part.evaluator, _IDLE) if name.endswith(".py") else ():
+            yield f"code that {what}", {**base, name: code}
 
 
 _LINES = """
@@ -432,76 +428,57 @@ def pytest_runtest_makereport(item, call):
 def pytest_sessionfinish(session, exitstatus):
     session.exitstatus = 0
 """
-
-
-def forge_lines(part: ResearchPart) -> list[str]:
-    """Lines that claim the best score of a task."""
-    name, best = part.task.metric.name, claim_score(part)
-    return [json.dumps({name: best}), f"{name}: {best}", f"{name}={best}", f"score: {best}", json.dumps({"score": best, "passed": True}), str(best), "===== 5 passed in 0.01s =====", "OK"]  # fmt: skip
-
-
-def claim_score(part: ResearchPart) -> float:
-    """The best valid score."""
-    metric, best = part.task.metric, part.best.test.score
-    bound = metric.high if metric.direction is Direction.HIGHER else metric.low
-    return bound if bound is not None else best * 2 if metric.direction is Direction.HIGHER else best / 2
+_RECORDS = ("score", "scores", "result", "results", "metrics", "reward", "output")
+_JUDGES, _LIBRARIES = (
+    ("evaluator", "evaluate", "judge", "grade", "test"),
+    ("sitecustomize", "usercustomize", "pytest", "unittest"),
+)
+"""Common names of files with scores, of evaluators, and of modules that Python imports before them."""
 
 
 def forge_files(part: ResearchPart) -> dict[str, str]:
-    """Files that claim the best score of a task, or would change how it is judged, by the names that are common."""
-    name, best = part.task.metric.name, claim_score(part)
-    record = json.dumps({name: best, "score": best, "reward": best})
-    files = dict.fromkeys(
-        ("score.json", "scores.json", "result.json", "results.json", "metrics.json", "reward.json", "output.json"),
-        record,
-    )
-    files |= dict.fromkeys(("score.txt", "result.txt", "reward.txt", "score"), f"{best}\n")
-    forged = f"def evaluate(*a, **k):\n    return {{{name!r}: {best!r}}}\nprint({record!r})\n"
-    files |= dict.fromkeys(("evaluator.py", "evaluate.py", "judge.py", "grade.py", "test.py"), forged)
-    exits = f"import os\nprint({record!r}, flush=True)\nos._exit(0)\n"
-    return {
-        **files,
-        "conftest.py": _CONFTEST,
-        "sitecustomize.py": exits,
-        "usercustomize.py": exits,
-        "pytest.py": exits,
-        "unittest.py": exits,
-    }
+    """Files that claim the best score of a task, or change how it is judged."""
+    best, record = part.top, json.dumps({part.task.metric.name: part.top, "score": part.top, "reward": part.top})
+    judge = f"def evaluate(*a, **k):\n    return {{{part.task.metric.name!r}: {best!r}}}\nprint({record!r})\n"
+    files = {f"{name}.json": record for name in _RECORDS} | {f"{name}.txt": f"{best}\n" for name in _RECORDS}
+    files |= dict.fromkeys([f"{name}.py" for name in _JUDGES], judge)
+    files |= dict.fromkeys([f"{name}.py" for name in _LIBRARIES], f"import os\n{judge}os._exit(0)\n")
+    return {**files, "conftest.py": _CONFTEST}
 
 
 def list_cheats(part: ResearchPart) -> Variants:
     """The baseline with code that ends the tests, forges their result, patches the judge or reads expected answers."""
-    base, lines = submission_files(part.baseline), forge_lines(part)
-    fields = {
-        "lines": lines,
-        "line": lines[0],
-        "own": tuple(Path(name).name for name in base),
-        "best": claim_score(part),
-    }
-    fields |= {"files": forge_files(part), "metric": part.task.metric.name}
-    parts = {
+    base, best, metric = submission_files(part.baseline), part.top, part.task.metric.name
+    files = forge_files(part)
+    if part.takes_workspace:
+        for name, text in files.items():
+            yield f"a workspace with a forged {name}", {**base, name: text.encode()}
+    lines = [
+        json.dumps({metric: best, "passed": True}),
+        f"{metric}: {best}",
+        f"{metric}={best}",
+        f"score: {best}",
+        str(best),
+        "OK",
+    ]
+    fields = {"lines": lines, "line": lines[0], "own": tuple(base), "best": best, "files": files, "metric": metric}
+    forgeries = {
         "prints forged scores": _LINES,
         "writes forged scores to every folder": _FILES,
         "patches the judge": _PATCHES,
     }
-    attacks = {**_EXITS, **{what: code.format(**fields) for what, code in parts.items()}}
-    attacks |= {f"{what} and exits": f"{attacks[what]}\nimport os\nos._exit(0)\n" for what in parts}
-    if part.takes_workspace:
-        for name, text in forge_files(part).items():
-            yield f"a workspace with a forged {name}", {**base, name: text.encode()}
-    for name in base if part.takes_workspace else filter(None, [part.main]):
-        if not name.endswith(".py"):
-            continue
-        code = base[name].decode("utf-8", "replace")
+    attacks = {what: code.format(**fields) for what, code in forgeries.items()}
+    attacks |= _EXITS | {f"{what} and exits": f"{code}\nimport os\nos._exit(0)\n" for what, code in attacks.items()}
+    inside = {f"{what} when it is called": code.strip().replace("\n", "; ") for what, code in _EXITS.items()}
+    inside["reads the expected answer from its caller"] = _PEEK
+    inside["returns what equals everything"] = f"exec({_EQUAL!r}, globals()); return _Equal(0)"
+    for name in [name for name in base if name.endswith(".py") and name in (part.main or base)]:
         for what, attack in attacks.items():
-            yield f"code that {what}", {**base, name: f"{code}\n{attack}".encode()}
-            if "from __future__" not in code:
-                yield f"code that first {what}", {**base, name: f"{attack}\n{code}".encode()}
-        inside = {"reads the expected answer from its caller": _PEEK}
-        inside |= {f"{what} when it is called": code.strip().replace("\n", "; ") for what, code in _EXITS.items()}
-        inside["returns what equals everything"] = f"exec({_EQUAL!r}, globals()); return _Equal(0)"
-        for what, wrapped in spoil_code(code, part.evaluator or code, inside):
-            yield f"code that {what}", {**base, name: wrapped.encode()}
+            yield f"code that {what}", {**base, name: base[name] + b"\n" + attack.encode()}
+            if b"from __future__" not in base[name]:
+                yield f"code that first {what}", {**base, name: attack.encode() + b"\n" + base[name]}
+        for what, code in spoil_code(base[name], part.evaluator or base[name].decode(), inside):
+            yield f"code that {what}", {**base, name: code}
 
 
 # Submissions that would run in the evaluator's own process
@@ -524,20 +501,17 @@ def list_payloads(part: ResearchPart, mark: Path) -> Variants:
     np.save(array, np.array([_Payload(path)], dtype=object), allow_pickle=True)
     code = f"__import__('os').makedirs({path!r}, exist_ok=True)"
     guarded = f"\ntry:\n    {code}\nexcept OSError:\n    pass\n"
+    by_suffix = {
+        **dict.fromkeys((".pkl", ".pickle", ".joblib", ".pt", ".pth", ".bin", ".ckpt"), pickled),
+        **dict.fromkeys((".npy", ".npz"), array.getvalue()),
+        **dict.fromkeys((".yaml", ".yml"), f"!!python/object/apply:os.makedirs ['{path}']".encode()),
+    }
     for name in (*part.task.submission.files, *part.task.submission.optional):
         content, suffix = base.get(name, b""), Path(name).suffix
         if suffix == ".py":
             yield f"{name} with code", {**base, name: content + guarded.encode()}
-        elif suffix in (".npy", ".npz"):
-            yield f"{name} with a pickled object", {**base, name: array.getvalue()}
-        elif suffix in (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".bin", ".ckpt"):
-            yield f"{name} with a pickled object", {**base, name: pickled}
-        elif suffix in (".yaml", ".yml"):
-            yield f"{name} with an object", {**base, name: f"!!python/object/apply:os.makedirs ['{path}']".encode()}
         elif name != "*":
-            yield f"{name} with an expression", {**base, name: code.encode()}
-            if rows := read_table(name, content):
-                yield (
-                    f"{name} with expressions",
-                    {**base, name: _write_table(name, [rows[0], *([*r[:-1], code] for r in rows[1:])])},
-                )
+            yield f"{name} with an object or an expression", {**base, name: by_suffix.get(suffix, code.encode())}
+        if rows := read_table(name, content):
+            table = _write_table(rows[0], [[*row[:-1], code] for row in rows[1:]])
+            yield f"{name} with expressions", {**base, name: table}
