@@ -166,24 +166,44 @@ def read_answers(hidden: Path) -> dict[str, dict[str, str]]:
 
 def find_telling_data(answers: Mapping[str, str], public: Mapping[str, bytes], seed: int) -> list[str]:
     """How public tables tell the answers of one hidden table: in a row, a column, an array or the order of rows."""
-    leaks = []
+    leaks = [
+        f"hidden rows: {text}"
+        for text in _find_telling_columns(["id"], [[name] for name in answers], [*answers.values()], seed)
+    ]
     if order := _describe_order(list(answers.values())):
         leaks.append(f"the hidden rows are {order}")
+    tables = {name: rows for name, content in public.items() if (rows := read_table(name, content))}
     for name, content in public.items():
         if name.endswith(".npy"):
             with suppress(ValueError, EOFError, OSError):
                 array = np.load(io.BytesIO(content), mmap_mode=None)
                 if array.ndim == 1 and list(map(str, array.tolist())) == list(answers.values()):
                     leaks.append(f"{name} contains the answers")
-        rows = read_table(name, content)
+        rows = tables.get(name)
         known = [row for row in rows[1:] if row[0] in answers] if rows else []
         if not rows or len(known) < 8:
             continue
         right = [answers[row[0]] for row in known]
+        leaks += _find_repeated_rows(name, rows[0], known, tables)
         if order := _describe_order(right):
             leaks.append(f"the rows of {name} are {order}")
         leaks += [f"{name}: {text}" for text in _find_telling_columns(rows[0], known, right, seed)]
     return leaks
+
+
+def _find_repeated_rows(
+    name: str, head: Sequence[str], rows: Sequence[Sequence[str]], tables: Mapping[str, Sequence[Sequence[str]]]
+) -> Iterator[str]:
+    """Rows of a table without answers that are in a table with them, under another id."""
+    own = {tuple(row[1:]) for row in rows}
+    if len(own) < 0.9 * len(rows):
+        return  # Rows of few values are equal by chance.
+    for other, (title, *more) in tables.items():
+        if len(title) > len(head) and set(head[1:]) <= set(title):
+            places = [title.index(column) for column in head[1:]]
+            count = len(own & {tuple(row[place] for place in places) for row in more})
+            if count > 0.2 * len(rows):
+                yield f"{count} of {len(rows)} rows of {name} are in {other}, with their answers"
 
 
 def _find_telling_columns(
