@@ -200,14 +200,8 @@ class TaskAnswers(Answers):
 
     def _draw(self) -> Sequence[Case]:
         per_skill = max(1, -(-_CASES // len(self.task.skills())))
-        problems = next(
-            (
-                found
-                for split in (Split.TEST, Split.VALIDATION, Split.TRAIN)
-                if (found := self.draw_problems(split, per_skill))
-            ),
-            [],
-        )
+        splits = (self.draw_problems(split, per_skill) for split in (Split.TEST, Split.VALIDATION, Split.TRAIN))
+        problems: list[Problem] = next(filter(None, splits), [])
         cases = [self._make_case(problem) for problem in problems]
         if self.subject.oracle is None and isinstance(self.task, GenerativeTask):
             cases += self._draw_examples(per_skill)
