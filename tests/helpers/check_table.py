@@ -88,8 +88,10 @@ def list_levels() -> list[tuple[str, ...]]:
     for level, name in LEVELS.items():
         cells = []
         for parts in SUBJECTS.values():
-            seconds = [check.seconds for check in ENV_CHECKS if check.level == level and check.part in parts]
-            cells.append(f"{len(seconds)}, {sum(seconds):.0f} s" if seconds else "–")
+            checks = [check for check in ENV_CHECKS if check.level == level and check.part in parts]
+            cells.append(f"{len(checks)}, {sum(check.seconds for check in checks):.0f} s" if checks else "–")
+            if evaluations := sum(check.evaluations for check in checks):
+                cells[-1] += f" and {evaluations} evaluations"
         rows.append((str(level), name, *cells))
     return rows
 

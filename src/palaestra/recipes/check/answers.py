@@ -11,6 +11,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -199,14 +200,8 @@ class TaskAnswers(Answers):
 
     def _draw(self) -> Sequence[Case]:
         per_skill = max(1, -(-_CASES // len(self.task.skills())))
-        problems = next(
-            (
-                found
-                for split in (Split.TEST, Split.VALIDATION, Split.TRAIN)
-                if (found := self.draw_problems(split, per_skill))
-            ),
-            [],
-        )
+        splits = (self.draw_problems(split, per_skill) for split in (Split.TEST, Split.VALIDATION, Split.TRAIN))
+        problems: list[Problem] = next(filter(None, splits), [])
         cases = [self._make_case(problem) for problem in problems]
         if self.subject.oracle is None and isinstance(self.task, GenerativeTask):
             cases += self._draw_examples(per_skill)
@@ -222,10 +217,13 @@ class TaskAnswers(Answers):
         assert isinstance(self.task, GenerativeTask)
         generator, cases = Seeds(self.subject.seed).derive("check").generator(), []
         for skill in self.task.skills():
-            for example in self.task.write_examples(skill, "", min(per_skill, 4), generator):
-                problem = pose(self.task, example)
-                if problem is not None:
-                    cases.append(Case(problem.id, example.messages, example.reference, (example.response,), problem))
+            with suppress(PalaestraError):  # A skill may have no right answers.
+                for example in self.task.write_examples(skill, "", min(per_skill, 4), generator):
+                    problem = pose(self.task, example)
+                    if problem is not None:
+                        cases.append(
+                            Case(problem.id, example.messages, example.reference, (example.response,), problem)
+                        )
         return cases
 
     def score(self, case: Case, texts: str | Sequence[str]) -> TextReward:

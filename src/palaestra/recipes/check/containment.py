@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +38,8 @@ find / '(' -path /proc -o -path /usr -o -path '/lib*' -o -path '*/site-packages'
   git --git-dir="$folder" cat-file --batch-all-objects --batch 2>/dev/null | head -c 4000000 | tr -d '\0'
 done
 """
-_SYSTEM = ("/proc", "/usr/share", "/usr/include", "/usr/bin")
-_PACKAGES = ("/usr", "/lib*", "*/site-packages")
+_SYSTEM = ("/proc", "/usr", "/lib*", "*/site-packages")
+"""Folders that are not searched. The packages that a task names are."""
 _PURE = 0.98
 """Fraction of rows in which a column determines the answer, from which it tells it."""
 
@@ -122,16 +123,20 @@ def read_surroundings(part: ResearchPart, secrets: Mapping[str, bytes]) -> tuple
         output = workspace.shell.read_files([".surroundings"]).get(".surroundings", b"")
         digests = {sha256(content).hexdigest(): name for name, content in secrets.items() if len(content) >= _MIN_BYTES}
         sizes = " -o ".join(f"-size {size}c" for size in sorted({len(content) for content in secrets.values()}))
-        # Installed packages may contain the data, but no solution of ours.
-        system = _SYSTEM if part.judge.data.hidden is not None else (*_SYSTEM, *_PACKAGES)
-        skip = " -o ".join(f"-path '{path}'" for path in system)
+        skip = " -o ".join(f"-path '{path}'" for path in _SYSTEM)
         match = " ".join(f"-e {digest}" for digest in digests)
-        command = f"find / '(' {skip} ')' -prune -o -type f '(' {sizes} ')' -exec sha256sum {{}} + 2>/dev/null | grep -F {match}"
+        command = f"find / {_list_packages(part)} '(' {skip} ')' -prune -o -type f '(' {sizes} ')' -exec sha256sum {{}} + 2>/dev/null | grep -F {match}"
         lines = workspace.execute(command).text.splitlines() if digests else []
     names = output.split(b"\0")
     visible |= {name.decode(): text for name, text in zip(names[::2], names[1::2], strict=False)}
     equal = [f"{line[66:]} is equal to {digests[line[:64]]}" for line in lines if line[:64] in digests]
     return {**visible, **part.read_public()}, equal
+
+
+def _list_packages(part: ResearchPart) -> str:
+    """The folders of the packages that a task names, which may contain its data."""
+    specs = [find_spec(name) for name in part.task.dependencies]
+    return shlex.join(dict.fromkeys(str(Path(s.origin).parent) for s in specs if s is not None and s.origin))
 
 
 def read_commands(part: ResearchPart) -> dict[str, bytes]:
@@ -166,24 +171,44 @@ def read_answers(hidden: Path) -> dict[str, dict[str, str]]:
 
 def find_telling_data(answers: Mapping[str, str], public: Mapping[str, bytes], seed: int) -> list[str]:
     """How public tables tell the answers of one hidden table: in a row, a column, an array or the order of rows."""
-    leaks = []
+    leaks = [
+        f"hidden rows: {text}"
+        for text in _find_telling_columns(["id"], [[name] for name in answers], [*answers.values()], seed)
+    ]
     if order := _describe_order(list(answers.values())):
         leaks.append(f"the hidden rows are {order}")
+    tables = {name: rows for name, content in public.items() if (rows := read_table(name, content))}
     for name, content in public.items():
         if name.endswith(".npy"):
             with suppress(ValueError, EOFError, OSError):
                 array = np.load(io.BytesIO(content), mmap_mode=None)
                 if array.ndim == 1 and list(map(str, array.tolist())) == list(answers.values()):
                     leaks.append(f"{name} contains the answers")
-        rows = read_table(name, content)
+        rows = tables.get(name)
         known = [row for row in rows[1:] if row[0] in answers] if rows else []
         if not rows or len(known) < 8:
             continue
         right = [answers[row[0]] for row in known]
+        leaks += _find_repeated_rows(name, rows[0], known, tables)
         if order := _describe_order(right):
             leaks.append(f"the rows of {name} are {order}")
         leaks += [f"{name}: {text}" for text in _find_telling_columns(rows[0], known, right, seed)]
     return leaks
+
+
+def _find_repeated_rows(
+    name: str, head: Sequence[str], rows: Sequence[Sequence[str]], tables: Mapping[str, Sequence[Sequence[str]]]
+) -> Iterator[str]:
+    """Rows of a table without answers that are in a table with them, under another id."""
+    own = {tuple(row[1:]) for row in rows}
+    if len(own) < 0.9 * len(rows):
+        return  # Rows of few values are equal by chance.
+    for other, (title, *more) in tables.items():
+        if len(title) > len(head) and set(head[1:]) <= set(title):
+            places = [title.index(column) for column in head[1:]]
+            count = len(own & {tuple(row[place] for place in places) for row in more})
+            if count > 0.2 * len(rows):
+                yield f"{count} of {len(rows)} rows of {name} are in {other}, with their answers"
 
 
 def _find_telling_columns(

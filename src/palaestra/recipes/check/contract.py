@@ -52,14 +52,14 @@ def check_start(part: EnvPart) -> CheckFinding:
     """The environment can be made and reset."""
     start = time.perf_counter()
     with part.open() as env:
-        made = time.perf_counter() - start
+        seconds = time.perf_counter() - start
         try:
             env.reset(seed=part.seed)
         except TypeError as error:
             if "seed" in str(error):
                 return failed(f"reset takes no seed: {describe_error(error)}")
             raise
-    return passed(f"made in {made:.2f} s", seconds=round(made, 3))
+    return passed(f"made in {seconds:.2f} s", seconds=round(seconds, 3))
 
 
 @env_check(
@@ -360,16 +360,10 @@ def check_vector(part: EnvPart) -> CheckFinding:
 
 def _pick(space: gymnasium.Space[Any], observations: Any, slot: int) -> Any:
     """The observation of a slot, with the type of the single environment's."""
-    from gymnasium.vector.utils import iterate
+    from gymnasium.vector.utils import batch_space, iterate
 
-    value = next(part for number, part in enumerate(iterate(_batched(space), observations)) if number == slot)
+    value = next(part for number, part in enumerate(iterate(batch_space(space, 2), observations)) if number == slot)
     return int(value) if isinstance(space, spaces.Discrete) else value
-
-
-def _batched(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    from gymnasium.vector.utils import batch_space
-
-    return batch_space(space, 2)
 
 
 def _compare_native(part: EnvPart) -> CheckFinding:

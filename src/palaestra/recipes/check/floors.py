@@ -696,9 +696,9 @@ def check_early_end(answers: Answers) -> CheckFinding:
                 reward = answers.score(case, [*texts[:place], neutral])
                 if not reward.ended or reward.turns <= place or (reward.value or 0.0) >= value:
                     continue
-                said = " ".join(message.text for message in reward.replies[-1] if message.role == "user")
-                where = f"seed {case.key}, turn {place + 1}: {short_repr(neutral)} ends the episode; the user says {short_repr(said)}"
-                if _AGREES.search(said):
+                reply = " ".join(message.text for message in reward.replies[-1] if message.role == "user")
+                where = f"seed {case.key}, turn {place + 1}: {short_repr(neutral)} ends the episode; the user says {short_repr(reply)}"
+                if _AGREES.search(reply):
                     return failed(
                         "the simulated user ends the conversation before the goal is reached", where, seed=case.source
                     )

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from palaestra.core.errors import TooFewProblemsError
+from palaestra.core.errors import PalaestraError, TooFewProblemsError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Role, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import short_repr
@@ -362,9 +362,16 @@ def check_examples(answers: TaskAnswers) -> CheckFinding:
         return skipped("the task writes no examples")
     generator = Seeds(answers.subject.seed).derive("check").generator()
     held = {_get_key(p): split for split in (Split.VALIDATION, Split.TEST) for p in answers.samples[split]}
-    wrong, shared, unscored, total = list[str](), list[str](), list[str](), 0
+    wrong, shared, unscored, total, reason = list[str](), list[str](), list[str](), 0, ""
     for skill in task.skills():
-        for example in _write(task, skill, generator):
+        try:
+            examples = _write(task, skill, generator)
+        except FaultError:
+            raise
+        except PalaestraError as error:  # A skill may have no right answers.
+            reason = str(error)
+            continue
+        for example in examples:
             total += 1
             if _get_key(example) in held:
                 shared.append(f"{held[_get_key(example)]}: {short_repr(example.messages[-1].text)}")
@@ -388,7 +395,7 @@ def check_examples(answers: TaskAnswers) -> CheckFinding:
         )
     if unscored:
         return warned(f"{len(unscored)} of {total} examples cannot be scored", *unscored[:3], unscored=len(unscored))
-    return passed(f"{total} examples are right and of the train split", examples=total)
+    return passed(f"{total} examples are right and of the train split", examples=total) if total else skipped(reason)
 
 
 def _write(task: GenerativeTask, skill: str, generator: np.random.Generator) -> list[Example]:

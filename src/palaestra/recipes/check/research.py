@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import sys
@@ -59,8 +60,9 @@ _DETERMINISM, _ORACLE = "semantic.verifier_determinism", "semantic.oracle_max"
 _CONTAINED, _MARGIN = "runtime.host_containment", 0.25
 """A submission without work fails the check with the reference's gain over the baseline, less this fraction of it."""
 _SECONDS = 25.0
-_SHORT = 1.0
+_SHORT = 0.5
 """The time limit under which an endless submission is judged."""
+_PACKAGED = re.compile(r"sklearn\.datasets import .*load_(?:iris|digits|wine|breast_cancer|diabetes|linnerud)\b")
 _ANSWERS = re.compile(r"answer|label|target|solution|expected|truth|right|gold", re.IGNORECASE)
 _HANGS = {
     "never ends": "while True:\n    pass\n",
@@ -149,7 +151,7 @@ def check_data(part: ResearchPart) -> CheckFinding:
     task, data = part.task, part.judge.data
     if not task.data or data.public is None or data.hidden is None:
         return skipped("it has no data")
-    if not any(read_files(data.hidden).values()):
+    if re.search("hidden|read_predictions", part.evaluator) and not any(read_files(data.hidden).values()):
         return failed("the hidden folder of the data is empty")
     with tempfile.TemporaryDirectory(prefix="palaestra-check-") as folder:
         if call_elsewhere(make_data, str(task.folder), folder, seconds=100.0) is None:
@@ -224,6 +226,8 @@ def check_leftovers(part: ResearchPart) -> CheckFinding:
         part.judge.judge(files, "validation")
 
     growing, leftovers = measure_leftovers(play, 3)
+    if os.getcwd() != part.folder:
+        return failed(f"judging changes the current folder to {os.getcwd()}")
     if growing:
         return failed(f"each episode leaves {growing[0]} behind", *growing)
     if leftovers:
@@ -268,11 +272,12 @@ def check_determinism(part: ResearchPart) -> CheckFinding:
         with suppress(PalaestraError):  # Another check reports it.
             solutions["reference"] = part.reference
     counts = 0
-    for name, measured in solutions.items():
+    # The baseline again at the end: an evaluator may keep the best score.
+    for name, measured in [*solutions.items(), *[("baseline", part.baseline)][: len(solutions) - 1]]:
         files = submission_files(measured)
         _use_random_numbers()
         scores = [measured.test.score, _get_score(part.score(files))]
-        if name == "baseline" and measured.test.seconds < 4.0:
+        if name == "baseline" and not counts and measured.test.seconds < 4.0:
             scores += filter(None, [call_elsewhere(score_elsewhere, str(part.task.folder), files)])
         counts += len(scores)
         if None in scores or max(scores) - min(scores) > allowed:  # type: ignore[type-var, operator]
@@ -377,7 +382,8 @@ def check_failures(part: ResearchPart) -> CheckFinding:
         judge = part.make_judge()
         with tempfile.TemporaryDirectory(prefix="palaestra-check-") as empty:
             judge.data = TaskData(judge.data.public, Path(empty))
-            if isinstance(result := judge.judge(files, "test"), Grade):
+            result = judge.judge(files, "test")
+            if isinstance(result, Grade) and abs(result.score - best) > part.task.metric.spread + 1e-6:
                 lowered.append(f"without the hidden data the score is {result.score:g}")
     if lowered:
         return failed("a failure becomes a score", *lowered)
@@ -417,6 +423,11 @@ def check_workspace_secrets(part: ResearchPart) -> CheckFinding:
     shared = {*task.reference_files(), *task.submission.files, *task.baseline.split()}
     visible, equal = read_surroundings(part, secrets)
     leaks = [*equal, *find_secrets(visible, secrets, [starter[name] for name in shared if name in starter])]
+    leaks += [
+        f"the environment variable {name} is {value!r}"
+        for name, value in task.variables().items()
+        if _ANSWERS.search(name) or (len(value) >= 8 and value.encode() in b"".join(task.reference_files().values()))
+    ]
     if leaks:
         return failed("a workspace shows what an agent must not see", *dict.fromkeys(leaks))
     return passed(f"{len(visible)} places show none of {len(secrets)} secret files", places=len(visible))
@@ -454,6 +465,12 @@ def check_leakage(part: ResearchPart) -> CheckFinding:
     public = {**part.read_public(), **task.starter_files()}
     answers = read_answers(hidden) if hidden is not None else {}
     leaks = [text for right in answers.values() for text in find_telling_data(right, public, part.seed)]
+    contents = list(read_files(hidden).values()) if hidden is not None else []
+    if any(len(content) > 40 and contents.count(content) > 1 for content in contents):
+        leaks.append("the hidden data of the two splits are the same, so that each validation tells the test score")
+    source = (task.folder / task.data).read_text(encoding="utf-8") if task.data else ""
+    if (loaded := _PACKAGED.search(source)) and not any(path.startswith("sklearn/datasets") for path in task.hide):
+        leaks.append(f"{task.data} contains {loaded[0]}, whose data agents have too: hide sklearn/datasets/data")
     texts = {"the description": task.description.encode()}
     for what, files in limit(list_malformed(part, part.baseline), _SECONDS / 3):
         if isinstance(result := part.score(files), InvalidSubmission):

@@ -261,7 +261,7 @@ def check_hostile(answers: Answers) -> CheckFinding:
     cases = spread(answers.cases, 3)
     if not cases:
         return skipped("it has no cases")
-    start, count = time.monotonic(), 0
+    start, count, failures = time.monotonic(), 0, list[str]()
     # A program may run until its limit: one endless program is enough.
     runs = any(is_program(case.reference) for case in cases)
     patience = (12 if runs else 3) * _SLOW
@@ -285,6 +285,8 @@ def check_hostile(answers: Answers) -> CheckFinding:
                     )
                 count += 1
                 seconds = time.monotonic() - began
+                if reward.failure:
+                    failures.append(f"{where}: {reward.failure}")
                 if reward.error:
                     return failed(f"the answer '{name}' raises {reward.error}", where, seed=_get_seed(case))
                 if reward.value is not None and not math.isfinite(reward.value):
@@ -294,6 +296,10 @@ def check_hostile(answers: Answers) -> CheckFinding:
     rewarded = [name for name in _NOT_NUMBERS if _is_rewarded(answers, cases, HOSTILE[name])]
     if rewarded:
         return failed(f"{' and '.join(rewarded)} are accepted as right answers", *(HOSTILE[name] for name in rewarded))
+    if failures and not answers.score(cases[0], ["hello"]).failure:
+        return warned(
+            f"{len(failures)} of {count} answers have a failure instead of a score", *failures[:3], answers=count
+        )
     return passed(f"{count} hostile answers have scores", answers=count)
 
 
@@ -360,7 +366,7 @@ def check_oracle(answers: Answers) -> CheckFinding:
     evidence = [f"{_show(entry)} has reward {entry[2].value:g}" for entry in (explicit or low)[:4]]
     summary = f"{len(low)} of {len(solved)} right answers do not get the best reward"
     is_known = isinstance(answers, TaskAnswers) or explicit or len(low) < 0.4 * len(solved)
-    if all(_is_pattern(entry[0].reference) for entry in low) or not is_known:
+    if not is_known or (not explicit and all(_is_pattern(entry[0].reference) for entry in low)):
         return warned(
             f"{summary}, if the references are answers; pass oracle= with the right ones", *evidence, **numbers
         )
@@ -411,14 +417,14 @@ def check_equivalents(answers: Answers) -> CheckFinding:
                     f"{short_repr(variant[-1])} is rejected, {short_repr(texts[-1])} is right"
                 )
     faults = [key for key, texts_ in rejected.items() if len(texts_) >= _MOST * counts[key]]
-    if not faults:
-        return passed(f"{sum(counts.values())} other forms of right answers are accepted", forms=len(counts))
-    names = [f"{name} ({len(rejected[name, needed])} of {counts[name, needed]})" for name, needed in faults]
     hard = [key for key in faults if key[1]]
-    finding = failed if hard else warned
-    return finding(
-        f"right answers are rejected: {', '.join(names)}", *(rejected[key][0] for key in (hard or faults)[:4])
+    names = ", ".join(
+        f"{name} ({len(rejected[name, needed])} of {counts[name, needed]})" for name, needed in hard or faults
     )
+    if not hard:  # A scorer may insist on other forms.
+        rest = f"; not {names}" if faults else ""
+        return passed(f"{sum(counts.values())} other forms of right answers are accepted{rest}", forms=len(counts))
+    return failed(f"right answers are rejected: {names}", *(rejected[key][0] for key in hard[:4]))
 
 
 def _list_equivalents(

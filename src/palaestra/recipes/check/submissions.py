@@ -57,6 +57,7 @@ class ResearchPart:
     def __init__(self, subject: Subject) -> None:
         assert subject.research is not None
         self.subject, self._load, self.seed = subject, subject.research, subject.seed
+        self.folder = os.getcwd()
         self.commands: list[SandboxCommand] = []
         """What the sandbox was started with."""
 
