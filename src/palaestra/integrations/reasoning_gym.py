@@ -56,7 +56,7 @@ _EVAL = re.compile(r"\beval\(")
 _PARSE = re.compile(r"\b(?:exec|parse_expr|sympify|parse_latex)\(")
 """Calls in the source of a scorer that evaluate a text."""
 _FUNCTIONS = r"sin|cos|tan|sec|csc|cot|sinh|cosh|tanh|asin|acos|atan|exp|log|ln|sqrt|pi|[A-Za-z]"
-_NUMBER = r"\d{1,12}(?:\.\d{1,12})?"
+_NUMBER = r"(?<!\d)\d{1,24}(?:\.\d{1,24})?(?!\d)"  # Long digits match in one way only, or matching takes forever.
 _POWER = r"\*\*\s?\d{1,2}(?!\d|\s?\*\*)"
 _TIMES = r"(?<!\*)\*(?!\*)"
 _FORMULA = re.compile(rf"(?:{_NUMBER}|\b(?:{_FUNCTIONS})(?![A-Za-z_])|{_POWER}|{_TIMES}|[-+/()\s])*")
