@@ -12,6 +12,7 @@ VLLM   ?= .venv-vllm
 FACTORY ?= .venv-llamafactory
 OPENENV ?= .venv-openenv
 PEERS ?= .venv-peers
+AGENTS ?= .venv-agents
 # Tests run side by side, each with one thread: two torch processes with two threads each would crawl on two cores.
 WORKERS ?= 2
 # Containers often forbid compiled modules. Without them every process of the tests compiles Palaestra and its own file.
@@ -30,9 +31,9 @@ test: $(STAMP) system  ## all tests that need nothing special
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile tests/sandbox  # held to times, so apart from the rest
 
-test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(OPENENV)/.installed $(MINATAR) $(TEMPLATES) system  ## tests that fetch models or need engines; 8 GB
+test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(OPENENV)/.installed $(AGENTS)/.installed $(MINATAR) $(TEMPLATES) system  ## tests that fetch models or need engines; 8 GB
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gem,reasoning-gym,wandb]'  # needs a C compiler
-	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_CHAT_TEMPLATES=$(abspath $(TEMPLATES)) PALAESTRA_OPENENV_PYTHON=$(abspath $(OPENENV))/bin/python PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
+	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_CHAT_TEMPLATES=$(abspath $(TEMPLATES)) PALAESTRA_OPENENV_PYTHON=$(abspath $(OPENENV))/bin/python PALAESTRA_AGENTS_PYTHON=$(abspath $(AGENTS))/bin/python PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/rl/policies/test_engine.py tests/recipes/test_vllm_recipes.py tests/recipes/train/test_ranks.py::test_two_processes_with_vllm_train_like_one
 	OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -m backends -p no:cacheprovider -W ignore tests/integrations/test_verifiers.py tests/integrations/test_inspect_ai.py
 
@@ -97,6 +98,12 @@ $(PEERS)/.installed: pyproject.toml
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[inspect,verifiers]' pytest hypothesis psutil setuptools
 	@touch $@
 
+# Agents and clients that play through the gateway. Palaestra is not imported there.
+$(AGENTS)/.installed:
+	test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
+	$(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check openai==3.51.0 anthropic==2.10.0 openai-agents==0.24.0 smolagents==1.26.0
+	@touch $@
+
 # The last TRL that has PPO, beside the one that everything else is measured against.
 $(PPO): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ trl==1.12.0
@@ -121,4 +128,4 @@ system:
 	else echo "bubblewrap is not installed; for the sandbox: sudo apt-get install bubblewrap (or your system's way)"; fi
 
 clean:  ## remove the virtual environment and caches, keep the runs
-	rm -rf $(VENV) $(VLLM) $(FACTORY) $(PEERS) $(OPENENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(VLLM) $(FACTORY) $(PEERS) $(OPENENV) $(AGENTS) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

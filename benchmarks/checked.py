@@ -1,7 +1,8 @@
 """Which faults does `palaestra check` find in the environments, tasks and research tasks of this package and of others?
 
-Each is checked up to level 3. `--groups ours,research,gymnasium` chooses the groups; one whose package is missing is left out.
-`--out FILE` writes the table as Markdown. Ratio: the fraction of the subjects without a failed check.
+Each is checked up to level 3, for at most 5 minutes. `--groups ours,research,gymnasium` chooses the groups; one whose package is
+missing is left out. `--data FOLDER` adds tasks of published data, which lie in folders of their names. `--out FILE` writes the
+table as Markdown. Ratio: the fraction of the subjects without a failed check.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from _common import arguments, finish
 
 from palaestra.core.errors import PalaestraError
 from palaestra.recipes.check.recipe import check
+from palaestra.recipes.settings import parse_options
 from palaestra.research.tasks.task import task_names
 
 POPGYM = (
@@ -30,10 +32,18 @@ REASONING = (
     "calendar_arithmetic", "chain_sum", "color_cube_rotation", "count_bits", "countdown", "decimal_arithmetic", "fraction_simplification",
     "gcd", "knights_knaves", "lcm", "letter_counting", "spell_backward",
 )  # fmt: skip
+LESSON = "validation=1 test=0 rehearsal=0 rounds=1"
+"""Options with which an episode of the lesson environment takes seconds."""
+DATA = {
+    "gsm8k": "gsm8k", "humaneval": "humaneval", "mbpp": "mbpp", "code-contests": "code_contests_test", "easy-vqa": "easy_vqa",
+    "nlvr": "nlvr",
+}  # fmt: skip
+"""Tasks of published data, and the names of their folders."""
 GROUPS: dict[str, tuple[str, Sequence[str]]] = {
     "ours": ("palaestra", (
         "palaestra/CoT-v0", "palaestra/Task-v0", "palaestra/Guess-v0", "palaestra/Calculator-v0", "text:FrozenLake-v1",
-        "text:Taxi-v4", "math-skills", "code-skills", "tools-skills", "vision-skills",
+        "text:Taxi-v4", "palaestra/RLHF-v0", "palaestra/Research-v0", f"palaestra/Lesson-v0 {LESSON}",
+        "math-skills", "code-skills", "tools-skills", "vision-skills",
     )),
     "research": ("palaestra", tuple(task_names())),
     "gymnasium": ("gymnasium", (
@@ -49,7 +59,11 @@ HEAD = "| subject | verdict | checks passed | failed and warned | seconds |\n|--
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", groups="comma-separated, of those above", out="Markdown file")
+    options = arguments(
+        __doc__ or "", groups="comma-separated, of those above", out="Markdown file", data="folder of published data"
+    )
+    if options.data:
+        GROUPS["data"] = "palaestra", [f"{task} path={options.data}/{folder}" for task, folder in DATA.items()]
     names = options.groups.split(",") if options.groups else list(GROUPS)
     rows, verdicts = list[str](), list[str]()
     for group in names:
@@ -59,16 +73,21 @@ def main() -> None:
             continue
         rows += ["", f"## {group}", HEAD]
         for subject in subjects[: 2 if options.quick else None]:
+            name, *pairs = subject.split()
             try:
-                report = check(subject, level=1 if options.quick else 3, budget=300)
+                report = check(
+                    name, level=1 if options.quick else 3, budget=300, options=parse_options(pairs, "option")
+                )
             except PalaestraError as error:
                 rows.append(f"| `{subject}` | not made | | {error} | |")
                 continue
             faults = report.with_status("fail", "warn")
             text = "; ".join(f"{fault.status} `{fault.check_id}`: {fault.summary}" for fault in faults)
+            text += f"; {report.stopped}" if report.stopped else ""
             passes = len(report.with_status("pass"))
+            shown = " ".join([name, *(pair for pair in pairs if not pair.startswith("path="))])
             rows.append(
-                f"| `{subject}` | {report.verdict} | {passes} | {text.replace('|', '/')} | {report.seconds:.0f} |"
+                f"| `{shown}` | {report.verdict} | {passes} | {text.replace('|', '/')} | {report.seconds:.0f} |"
             )
             verdicts.append(report.verdict)
             print(rows[-1], flush=True)

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from palaestra.core.records import Completion, Message, Problem, Score, Split
+from palaestra.core.records import Completion, Example, Message, Problem, Score, Split
 from palaestra.envs.turn import Reply, TurnEnv
 
 FAULTS: dict[type, str] = {}
@@ -209,4 +210,31 @@ class AcceptsNumbers(Products):
         return float(any(character.isdigit() for character in text))
 
 
-SOUND = (Match, Corridor, NameEven)
+class Copies(Products):
+    """A task that writes examples, of odd numbers. The problems are even ones."""
+
+    def ask(self, number: int) -> tuple[str, str]:
+        return self.copy(10 + 2 * number % 90)
+
+    def copy(self, number: int) -> tuple[str, str]:
+        return f"Copy {number}.", str(number)
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        asked = [self.copy(11 + 2 * number) for number in generator.integers(45, size=count).tolist()]
+        return [Example((Message("user", q),), f"Answer: {a}", skill, reference=a) for q, a in asked]
+
+
+@plant(_SIGNAL)
+class TeachesOthers(Copies):
+    """Its examples have the answers to other questions."""
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        examples = super().write_examples(skill, subskill, count, generator)
+        return [
+            replace(example, response=other.response)
+            for example, other in zip(examples, examples[1:] + examples[:1], strict=True)
+        ]
+
+
+SOUND = {Match: "pass", Corridor: "skip", NameEven: "pass", Copies: "skip"}
+"""The status of `statistical.gameability_gap`, which needs a measure of success and a reward that reinforcement learning raises."""

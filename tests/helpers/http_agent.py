@@ -28,8 +28,8 @@ def main(behavior: str) -> None:
         return
     if behavior == "large":
         ask([{"role": "user", "content": "12 " * 5000}])
-    if behavior == "warm":
-        ask(messages, temperature=1.5)
+    if behavior == "greedy":
+        ask(messages, temperature=0)
     ask([{"role": "user", "content": "Make a plan."}], n=2 if behavior == "branch" else 1)
     if behavior == "crash":
         raise RuntimeError("the agent is broken")

@@ -92,7 +92,7 @@ def test_sequences_share_reward_and_group_of_their_episode(loop: AgentLoop) -> N
             "large",
             "context_length: the agent exited with status 1: urllib.error.HTTPError: HTTP Error 400: Bad Request",
         ),
-        ("warm", "agent: the agent exited with status 1: urllib.error.HTTPError: HTTP Error 400: Bad Request"),
+        ("greedy", "agent: the agent exited with status 1: urllib.error.HTTPError: HTTP Error 400: Bad Request"),
     ],
 )
 def test_failing_agent_is_a_failure_with_its_cause_not_zero(loop: AgentLoop, behavior: str, failure: str) -> None:

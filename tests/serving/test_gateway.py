@@ -15,17 +15,25 @@ from typing import Any
 
 import openai
 import pytest
+import torch
 from published_templates import ENDS, load_tokenizer
+from pydantic import BaseModel
+from scripted_engine import ScriptedEngine
 
 from palaestra.chat.encoder import ChatEncoder
+from palaestra.chat.tool_formats import find_call_start
 from palaestra.cli.serve import _make_session_server
 from palaestra.core.errors import SettingsError
-from palaestra.core.records import Completion, Message, Request, StopReason, Usage
+from palaestra.core.records import Completion, Message, Sampling, StopReason, ToolCall, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.engines.transformers import TransformersEngine
+from palaestra.engines.transformers import TransformersEngine, filter_logits
 from palaestra.envs.turn.games import CalculatorEnv, GuessEnv
 from palaestra.envs.turn.player import TurnEpisodePlayer
 from palaestra.models.registry import LoadedModel
+from palaestra.rl.agent_loop import make_captured_rollout, to_episodes
+from palaestra.rl.policies.engine import correct_importance
+from palaestra.rl.policies.language_model import LanguageModelPolicy
+from palaestra.rl.turns import TurnEpisode
 from palaestra.serving.capture import CapturedCall, CaptureSession, decode_answer
 from palaestra.serving.gateway import CaptureServer, ServerThread
 from palaestra.serving.session_server import SessionServer
@@ -80,26 +88,6 @@ def fetch(url: str, body: Any = None, key: str = "secret") -> tuple[int, Any]:
         return error.code, json.load(error)
 
 
-class Slow:
-    """An engine that writes a fixed text as exact tokens, after a while."""
-
-    name = "slow"
-
-    def __init__(self, nano: LoadedModel, text: str, seconds: float = 0.0) -> None:
-        self.tokenizer, self.seconds, self.context = nano.tokenizer, seconds, 1 << 20
-        self.ids = (*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id)
-        self.text, self.requests = text, list[Request]()
-
-    def generate(self, requests: list[Request]) -> list[list[Completion]]:
-        time.sleep(self.seconds)
-        self.requests += requests
-        logprobs = (-0.5,) * len(self.ids)
-        return [
-            [Completion(self.text, self.ids, logprobs, StopReason.END, Usage(), r.prompt_ids)] * r.sampling.count
-            for r in requests
-        ]
-
-
 def test_edited_conversation_starts_a_new_sequence(thread: ServerThread, gateway: CaptureServer) -> None:
     session = gateway.open_session(Seeds(1))
     with connect(thread, session.name) as client:
@@ -146,18 +134,16 @@ def test_samples_do_not_depend_on_the_order_of_calls(thread: ServerThread, gatew
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"temperature": 0.7}, "temperature: expected 1.3"),
-        ({"temperature": 0}, "temperature: expected 1.3"),
-        ({"top_p": 0.9}, "top_p: expected 1"),
-        ({"extra_body": {"top_k": 5}}, "top_k: expected 0"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"temperature": 0}, "temperature: expected a number above 0"),
+        ({"response_format": {"type": "grammar"}}, "response_format"),
         ({"logit_bias": {"1": 5}}, "logit_bias"),
-        ({"tool_choice": "required", "tools": TOOLS}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice: expected one of the offered tools"),
+        ({"tool_choice": {"type": "function", "function": {"name": "sub"}}, "tools": TOOLS}, "tool_choice"),
         ({"messages": [{"role": "nobody", "content": ""}]}, "role"),
         ({"messages": []}, "messages"),
     ],
 )
-def test_parameters_that_change_the_samples_are_rejected(
+def test_calls_that_cannot_be_learned_from_are_rejected(
     thread: ServerThread, gateway: CaptureServer, given: dict[str, Any], reason: str
 ) -> None:
     session = gateway.open_session()
@@ -168,7 +154,7 @@ def test_parameters_that_change_the_samples_are_rejected(
 
 
 def test_the_policys_sampling_overrides_the_agents_if_told_so(nano: LoadedModel) -> None:
-    engine = Slow(nano, "7")
+    engine = ScriptedEngine(nano, "7")
     thread = ServerThread(CaptureServer(engine, override_sampling=True, max_tokens=8, temperature=0.5))
     session = thread.server.open_session()
     with connect(thread, session.name) as client:
@@ -206,7 +192,7 @@ def test_a_conversation_that_does_not_fit_is_marked(thread: ServerThread, gatewa
 
 def test_tool_calls_are_parsed_recorded_and_continued(nano: LoadedModel) -> None:
     call = '<tool_call>\n{"name": "add", "arguments": {"a": 3}}\n</tool_call>'
-    engine = Slow(nano, call)
+    engine = ScriptedEngine(nano, call)
     thread = ServerThread(CaptureServer(engine, max_tokens=64))
     session = thread.server.open_session()
     with connect(thread, session.name) as client:
@@ -225,6 +211,101 @@ def test_tool_calls_are_parsed_recorded_and_continued(nano: LoadedModel) -> None
     thread.close()
 
 
+def test_required_calls_begin_in_the_prompt(nano: LoadedModel) -> None:
+    engine = ScriptedEngine(nano, ' "add", "arguments": {"a": 3}}\n</tool_call>', ' {"a": 3}}\n</tool_call>', "?")
+    thread = ServerThread(CaptureServer(engine, max_tokens=64))
+    session, messages = thread.server.open_session(), list[Any](QUESTION)
+    named = {"type": "function", "function": {"name": "add"}}
+    with connect(thread, session.name) as client:
+        for choice, start in (
+            ("required", '<tool_call>\n{"name":'),
+            (named, '<tool_call>\n{"name": "add", "arguments":'),
+        ):
+            answer = client.chat.completions.create(
+                model="", messages=messages, tools=TOOLS, tool_choice=choice
+            ).choices[0]
+            (call,) = answer.message.tool_calls
+            assert (answer.finish_reason, call.function.name, json.loads(call.function.arguments)) == (
+                "tool_calls",
+                "add",
+                {"a": 3},
+            )
+            assert nano.tokenizer.decode(engine.requests[-1].prompt_ids).endswith(f"<|assistant|>{start}")
+            messages += [answer.message, {"role": "tool", "tool_call_id": call.id, "content": "7"}]
+        # A call that the model leaves unfinished stays text, with the start that the agent asked for.
+        answer = client.chat.completions.create(
+            model="", messages=messages, tools=TOOLS, tool_choice="required"
+        ).choices[0]
+    assert (answer.finish_reason, answer.message.content) == ("stop", '<tool_call>\n{"name":?')
+    (sequence,) = session.build_sequences()
+    assert sequence.ids[: len(engine.requests[-1].prompt_ids)] == list(engine.requests[-1].prompt_ids)
+    assert [sequence.ids[k] for k in sequence.chosen] == [id for text in engine.texts for id in engine.encode(text)]
+    thread.close()
+
+
+@pytest.mark.parametrize("family", ["qwen2_5", "llama3_1", "lfm2_2_5", "glm4moe", "gemma3"])
+def test_call_starts_are_those_of_the_template(nano: LoadedModel, family: str) -> None:
+    encoder = ChatEncoder(load_tokenizer(nano, family), tools=json.dumps(TOOLS))
+    call = ToolCall("add", '{"a": 3}', "call00001")
+    messages = encoder.template.adapt([Message("user", "3 + 4?"), Message("assistant", "", (call,))])
+    whole = encoder.template.render(messages, False)
+    for name in ("", "add"):
+        start = find_call_start(encoder.template, name)
+        assert start.count("add") == bool(name)
+        _, _, rest = whole.rpartition(start)
+        assert encoder.tool_format.parse(start + rest, {"add": {"a": {"type": "integer"}}}).calls[0].name == "add"
+        assert encoder.tokenizer.decode(encoder.encode_call_start(name)) == start
+
+
+def test_response_formats_are_described_in_the_prompt(nano: LoadedModel) -> None:
+    engine = ScriptedEngine(nano, '{"guess": 4}')
+    thread = ServerThread(CaptureServer(engine, max_tokens=64))
+    session = thread.server.open_session()
+
+    class Guess(BaseModel):
+        guess: int
+
+    with connect(thread, session.name) as client:
+        answer = client.chat.completions.parse(model="", messages=QUESTION, response_format=Guess).choices[0].message
+        assert answer.parsed == Guess(guess=4)
+        messages = [*QUESTION, {"role": "assistant", "content": answer.content}, {"role": "user", "content": "Higher."}]
+        client.chat.completions.create(model="", messages=messages, response_format={"type": "json_object"})
+    first, second = (nano.tokenizer.decode(request.prompt_ids) for request in engine.requests)
+    assert '"guess"' in first
+    assert second.startswith(first)
+    assert '{"type": "object"}' in second
+    (sequence,) = session.build_sequences()
+    assert [sequence.ids[k] for k in sequence.chosen] == [*engine.ids, *engine.ids]
+    thread.close()
+
+
+def test_own_sampling_is_recorded_and_corrected_for(
+    thread: ServerThread, gateway: CaptureServer, nano: LoadedModel
+) -> None:
+    session, sampled = gateway.open_session(Seeds(3)), {}
+    for temperature, top_p in ((None, None), (0.6, None), (0.9, 0.7)):
+        with connect(thread, session.name) as client:
+            messages = [{"role": "user", "content": f"Guess a number from 1 to 8. {temperature}"}]
+            client.chat.completions.create(model="", messages=messages, temperature=temperature, top_p=top_p, n=4)
+        sampled[temperature or 1.3] = top_p or 1.0
+    sequences = session.build_sequences()
+    assert len(sequences) == 12
+    rollout = make_captured_rollout(to_episodes(TurnEpisode(0, 0, 0), sequences, 1.0), 64, 0)
+    for row, sequence in enumerate(sequences):
+        (own,) = sequence.samplings
+        assert own == {"temperature": own["temperature"], "top_p": sampled[own["temperature"]], "top_k": 0}
+        logits_TV = nano.weights(torch.tensor([sequence.ids])).logits[0, sequence.chosen[0] - 1 : -1].detach()
+        filtered_TV = filter_logits(logits_TV / own["temperature"], torch.tensor([[own["top_p"]]]), torch.tensor([[0]]))
+        expected_T = filtered_TV.log_softmax(-1).gather(-1, torch.tensor(sequence.ids)[sequence.chosen, None])[:, 0]
+        assert rollout.logprobs_BT[row][rollout.valid_BT[row]].tolist() == pytest.approx(expected_T.tolist(), abs=1e-4)
+    recorded_BT = rollout.logprobs_BT
+    learner_BT = LanguageModelPolicy(nano.weights, temperature=1.3).logprobs_BT(rollout)
+    metrics = correct_importance(rollout, learner_BT, 1e9)
+    weights_BT = (learner_BT - recorded_BT).exp()[rollout.valid_BT]
+    assert metrics["importance_weight"] == pytest.approx(float(weights_BT.mean()), rel=1e-3)
+    assert metrics["sampling_logprob_difference_max"] > 0.1
+
+
 @pytest.mark.parametrize("family", ["qwen3", "deepseek_r1_distill", "gptoss", "glm4moe", "llama3_1"])
 def test_sampled_reasoning_stays_under_templates_that_remove_it(nano: LoadedModel, family: str) -> None:
     tokenizer = load_tokenizer(nano, family)
@@ -238,7 +319,7 @@ def test_sampled_reasoning_stays_under_templates_that_remove_it(nano: LoadedMode
         parent, prompt = session.encode(encoder, messages)
         completion = Completion("", sampled, (-1.0,) * len(sampled), StopReason.END, Usage(), prompt)
         message = decode_answer(encoder, messages, completion)
-        session.record("", CapturedCall(parent, tuple(messages), message, completion, version=0, number=0))
+        session.record("", CapturedCall(parent, tuple(messages), message, completion, 0, 0, Sampling()))
         assert (parent is None) == (not prompts)
         prompts.append(prompt)
         # The message passes through JSON and comes back as the agent saw it.
@@ -264,7 +345,7 @@ def test_an_agent_with_tools_plays_an_environment_with_tools() -> None:
 
 
 def test_weight_updates_wait_for_running_calls(nano: LoadedModel) -> None:
-    engine = Slow(nano, "7", seconds=0.2)
+    engine = ScriptedEngine(nano, "7", seconds=0.2)
     server = CaptureServer(engine, max_tokens=8)
     thread, session, events = ServerThread(server), server.open_session(), list[str]()
 
@@ -290,7 +371,7 @@ def test_weight_updates_wait_for_running_calls(nano: LoadedModel) -> None:
 
 
 def test_abandoned_answers_are_not_recorded(nano: LoadedModel) -> None:
-    server = CaptureServer(Slow(nano, "7", seconds=0.3), max_tokens=8)
+    server = CaptureServer(ScriptedEngine(nano, "7", seconds=0.3), max_tokens=8)
     thread, session = ServerThread(server), server.open_session()
     with connect(thread, session.name) as client:
         with pytest.raises(openai.APITimeoutError):
@@ -322,7 +403,7 @@ def test_environment_is_played_over_http(thread: ServerThread, gateway: CaptureS
 
 def test_sessions_open_on_first_call_and_end_with_a_reward(nano: LoadedModel) -> None:
     records: list[dict[str, Any]] = []
-    thread = ServerThread(SessionServer(Slow(nano, "4"), "nano", max_tokens=8, on_end=records.append))
+    thread = ServerThread(SessionServer(ScriptedEngine(nano, "4"), "nano", max_tokens=8, on_end=records.append))
     with connect(thread, "mine") as client:
         client.chat.completions.create(model="", messages=QUESTION)
         status, shown = fetch(f"{thread.url}/sessions/mine")
@@ -339,7 +420,7 @@ def test_sessions_open_on_first_call_and_end_with_a_reward(nano: LoadedModel) ->
     def make_player(seed: int) -> TurnEpisodePlayer:
         return TurnEpisodePlayer(GuessEnv(), seed)
 
-    thread = ServerThread(SessionServer(Slow(nano, "4"), "nano", make_player=make_player))
+    thread = ServerThread(SessionServer(ScriptedEngine(nano, "4"), "nano", make_player=make_player))
     for name in "ab":
         status, opened = fetch(f"{thread.url}/sessions", {"name": name, "seed": 3})
         assert (status, opened["env_url"]) == (200, f"{thread.url}/sessions/{name}/env")

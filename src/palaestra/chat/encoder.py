@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 
 from palaestra.chat.rendering import find_shared_prefix, offers_tools, prompt_ids
 from palaestra.chat.template import ChatTemplate, is_marked
-from palaestra.chat.tool_formats import ToolFormat, detect_format, is_malformed, read_schemas, remove_tokens
+from palaestra.chat.tool_formats import (
+    ToolFormat,
+    detect_format,
+    find_call_start,
+    is_malformed,
+    read_schemas,
+    remove_tokens,
+)
 from palaestra.chat.tool_parsers import HERMES
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Completion, Message, ToolCall
@@ -109,6 +116,14 @@ class ChatEncoder:
             if len(self._replies) < _MAX_CACHED:
                 self._replies[adapted, end] = ids
         return ids
+
+    def encode_call_start(self, name: str = "") -> tuple[int, ...]:
+        """The ids that begin a message with a tool call, of the tool `name` if one is given.
+
+        Raises:
+            EnvError: the template does not put calls at the start of a message.
+        """
+        return self._encode_after(find_call_start(self.template, name), "")
 
     def decode_message(self, ids: Sequence[int], number: int = 0) -> Message:
         """Decode a message that the model sampled. Calls are parsed if there are tools.

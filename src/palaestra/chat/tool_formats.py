@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, cast
 
 from palaestra.chat.rendering import find_shared_prefix
@@ -122,6 +123,33 @@ def detect_format(template: ChatTemplate) -> ToolFormat | None:
         return next(readable, None)
     source = str(template.tokenizer.chat_template or "") if template.offered_tools else ""
     return next((known for known in formats if known.mark in source), None)
+
+
+def find_call_start(template: ChatTemplate, name: str = "") -> str:
+    """The text that begins a message with a call in the model's format.
+
+    Arguments:
+        name: the tool to call. The text contains its name; without one, it ends before the name.
+
+    Raises:
+        EnvError: the template does not put calls at the start of a message.
+    """
+    calls = [
+        ToolCall(tool, arguments, _CALL.id)
+        for tool in ([name] if name else ["probe", "other"])
+        for arguments in (_CALL.arguments, '{"other": 1}', "{}")
+    ]
+    start = template.render(template.adapt([_QUESTION]))
+    conversations = (template.adapt([_QUESTION, Message("assistant", "", (call,))]) for call in calls)
+    written = {template.render(messages, False) for messages in conversations}
+    shared = reduce(find_shared_prefix, written)
+    # The quotes and brackets are the model's, because its tokens often contain them and what follows.
+    text = shared.removeprefix(start).rstrip(' {"<')
+    if len(written) == 1 or not shared.startswith(start) or not text:
+        raise EnvError(
+            f"the chat template of {template.name} has no start of a message that only a tool call continues"
+        )
+    return text
 
 
 def _render_call(template: ChatTemplate) -> str:

@@ -75,13 +75,13 @@ def serve(
         typer.Option(help="With --capture: append each ended session to this JSONL file."),
     ] = None,
     temperature: Annotated[
-        float, typer.Option(min=0.01, help="With --capture: the sampling temperature of all calls.")
+        float, typer.Option(min=0.01, help="With --capture: the sampling temperature of calls without one.")
     ] = 1.0,
     override_sampling: Annotated[
         bool,
         typer.Option(
             "--override-sampling",
-            help="With --capture: replace other sampling parameters of calls by the policy's instead of rejecting them.",
+            help="With --capture: replace the sampling parameters of calls by the policy's.",
         ),
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="With --capture: the seed of samples and episodes.")] = 0,

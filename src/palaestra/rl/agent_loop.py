@@ -190,6 +190,7 @@ def to_episodes(episode: TurnEpisode, sequences: Sequence[CapturedSequence], rew
             rewards=[0.0] * (len(sequence.ends) - 1) + [reward],
             cut_messages=sequence.cut_messages,
             calls=sequence.calls,
+            samplings=list(sequence.samplings),
         )
         for branch, sequence in enumerate(sequences)
     ]

@@ -36,6 +36,7 @@ class TurnEpisode:
     Arguments:
         number, group: the numbers of the episode and its group; episodes of a group start from the same state.
         branch: the number of the sequence within its episode. Only the episodes of an agent have several sequences.
+        samplings: the temperature, `top_p` and `top_k` of each message of the model, if an agent may choose them.
         opening: number of `messages` before the model's first.
         messages: the conversation so far.
         ids: all tokens in order.
@@ -75,6 +76,7 @@ class TurnEpisode:
     stop_reason: str = ""
     failure: str = ""
     branch: int = 0
+    samplings: list[Json] = field(default_factory=list)
 
     @property
     def turns(self) -> int:
@@ -115,6 +117,8 @@ class TurnEpisode:
         }
         if self.branch:
             info["branch"] = self.branch
+        if self.samplings:
+            info["sampling"] = self.samplings
         if self.calls:
             info |= {"calls": self.calls, "malformed_calls": self.malformed_calls, "failed_calls": self.failed_calls}
         if self.failure:

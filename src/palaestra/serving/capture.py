@@ -17,8 +17,9 @@ from typing import Protocol
 
 from palaestra.chat.encoder import ChatEncoder
 from palaestra.chat.rendering import to_chat_message
+from palaestra.chat.structured import instruct
 from palaestra.chat.tool_formats import is_malformed
-from palaestra.core.records import Completion, Json, Message, StopReason
+from palaestra.core.records import Completion, Json, Message, Sampling, StopReason
 from palaestra.core.seeding import Seeds
 
 _MessageKey = tuple[object, ...]
@@ -55,6 +56,7 @@ class CapturedCall:
         message: the answer, as the agent received it (`decode_answer`).
         version: the number of updates of the weights.
         number: the number of earlier completions of the same prompt in the session.
+        sampling: the parameters that the answer was sampled with.
     """
 
     parent: CapturedCall | None
@@ -63,6 +65,7 @@ class CapturedCall:
     completion: Completion
     version: int
     number: int
+    sampling: Sampling
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
@@ -78,7 +81,8 @@ class CapturedSequence:
         messages: the conversation with the last answer.
         ids: all tokens in order.
         chosen: the positions in `ids` that this sequence learns from; `logprobs` has one value for each.
-        ends: the number of entries of `chosen` at the end of each answer; `versions` has one value for each answer.
+        ends: the number of entries of `chosen` at the end of each answer; `versions` and `samplings` have one value for
+            each answer.
         cut_messages: answers that reached a token limit.
         calls: number of tool calls.
     """
@@ -90,6 +94,7 @@ class CapturedSequence:
     logprobs: list[float] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    samplings: list[Json] = field(default_factory=list)
     cut_messages: int = 0
     calls: int = 0
 
@@ -101,6 +106,7 @@ class CapturedSequence:
         self.logprobs += call.completion.logprobs
         self.ends.append(len(self.chosen))
         self.versions.append(call.version)
+        self.samplings.append({name: getattr(call.sampling, name) for name in ("temperature", "top_p", "top_k")})
         self.messages = (*call.messages, call.message)
         self.cut_messages += call.completion.stop_reason is StopReason.LENGTH
         self.calls += len(call.message.tool_calls)
@@ -128,21 +134,27 @@ class CaptureSession:
         self._latest: dict[tuple[str, tuple[_MessageKey, ...]], CapturedCall] = {}
         self._prompts: Counter[tuple[int, ...]] = Counter()
 
-    def encode(self, encoder: ChatEncoder, messages: Sequence[Message]) -> tuple[CapturedCall | None, tuple[int, ...]]:
+    def encode(
+        self, encoder: ChatEncoder, messages: Sequence[Message], schema: str = ""
+    ) -> tuple[CapturedCall | None, tuple[int, ...]]:
         """Encode a request. Returns the call that it continues, and its prompt.
+
+        Arguments:
+            schema: the JSON schema of the answer, which the prompt describes after the last message.
 
         Raises:
             EnvError: the chat template rejects or omits a message, or one has an image.
         """
+        prompt = instruct(messages, schema) if schema else messages
         keys = tuple(map(_to_key, messages))
         for end in range(len(keys), 0, -1):
             parent = self._latest.get((encoder.tools, keys[:end])) if messages[end - 1].role == "assistant" else None
             if parent is not None:
                 sampled = parent.completion.token_ids
                 last = sampled[-1] if sampled else None
-                reply = encoder.encode_reply(parent.messages, parent.message, messages[end:], last)
+                reply = encoder.encode_reply(parent.messages, parent.message, prompt[end:], last)
                 return parent, (*parent.prompt_ids, *sampled, *reply)
-        return None, encoder.encode_opening(messages)
+        return None, encoder.encode_opening(prompt)
 
     def draw_seed(self, prompt_ids: tuple[int, ...], count: int, seed: int | None = None) -> tuple[int, int]:
         """Return the number of earlier completions of a prompt, and the seed of the next `count`.
@@ -177,13 +189,19 @@ class CaptureSession:
         return {"session": self.name, "sequences": [_to_plain(sequence) for sequence in self.build_sequences()]}
 
 
-def decode_answer(encoder: ChatEncoder, messages: Sequence[Message], completion: Completion) -> Message:
-    """Return the message that the agent receives. A tool call that cannot be read stays text."""
+def decode_answer(
+    encoder: ChatEncoder, messages: Sequence[Message], completion: Completion, start: tuple[int, ...] = ()
+) -> Message:
+    """Return the message that the agent receives. A tool call that cannot be read stays text.
+
+    Arguments:
+        start: the ids at the end of the prompt that begin the message.
+    """
     own = completion.token_ids[:-1] if completion.stop_reason is StopReason.END else completion.token_ids
-    message = encoder.decode_message(own, sum(len(message.tool_calls) for message in messages))
+    message = encoder.decode_message((*start, *own), sum(len(message.tool_calls) for message in messages))
     stopped = completion.stop_reason is StopReason.STOP and not message.tool_calls
     if stopped or any(map(is_malformed, message.tool_calls)):
-        return Message("assistant", completion.text)
+        return Message("assistant", str(encoder.tokenizer.decode(start, skip_special_tokens=True)) + completion.text)
     return message
 
 
@@ -214,5 +232,6 @@ def _to_plain(sequence: CapturedSequence) -> Json:
         "mask": [position in learned for position in range(len(sequence.ids))],
         "logprobs": sequence.logprobs,
         "versions": sequence.versions,
+        "sampling": sequence.samplings,
         "messages": list(map(to_chat_message, sequence.messages)),
     }

@@ -3,8 +3,9 @@
 Each episode has a session with its own base URL, `/sessions/NAME/v1`. An agent needs no change: it gets the URL from the
 environment variable `OPENAI_BASE_URL`. The environment of the episode is at `/sessions/NAME/env`.
 
-Samples must come from the policy's own distribution. A request with another temperature, `top_p`, `top_k` or a response
-format is rejected, unless `override_sampling` is set. The name of the model is not checked: the policy answers all calls.
+The answer to a call is sampled freely, so that its log-probs are those of a forward pass. A required tool call is begun in
+the prompt, and a response format is described there. The temperature, `top_p` and `top_k` of a request are recorded with
+its tokens. The name of the model is not checked: the policy answers all calls.
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ class CaptureServer(OpenAIServer):
 
     Arguments:
         engine: generates exact completions; its log-probs are those of the sampled distribution.
-        temperature: the policy's temperature, which all calls are sampled with.
+        temperature: the policy's temperature, for calls without one of their own.
         context: maximum number of tokens of a conversation.
         max_tokens: maximum number of tokens of an answer.
-        override_sampling: replace other sampling parameters by the policy's instead of rejecting them.
+        override_sampling: sample all calls with the policy's parameters.
         open_unknown: opens a session at the first call of an unknown name; `None` rejects such calls.
 
     Attributes:
@@ -164,30 +165,35 @@ class CaptureServer(OpenAIServer):
         self._check_sampling(body)
         session = await self._step_in_thread(self._get_session, http)
 
-        def encode() -> tuple[ChatEncoder, tuple[Message, ...], CapturedCall | None, tuple[int, ...]]:
+        def encode() -> tuple[ChatEncoder, tuple[Message, ...], CapturedCall | None, tuple[int, ...], tuple[int, ...]]:
             messages = body.parse_messages()
             self._check_size(body.count_characters(messages), body.n)
             encoder = self._get_encoder(body.to_tools())
             try:
-                return encoder, messages, *session.encode(encoder, messages)
+                parent, ids = session.encode(encoder, messages, body.to_schema())
+                start = () if body.forced_tool is None else encoder.encode_call_start(body.forced_tool)
+                return encoder, messages, parent, (*ids, *start), start
+            except RequestError:
+                raise
             except Exception as error:  # A chat template may raise anything.
                 raise RequestError(str(error)[:1000]) from error
 
-        encoder, messages, parent, prompt_ids = await self._encode(encode)
+        encoder, messages, parent, prompt_ids, start = await self._encode(encode)
         number, seed = session.draw_seed(prompt_ids, body.n, body.seed)
-        request = VersionedRequest((), self._choose_sampling(session, body, prompt_ids), seed, prompt_ids=prompt_ids)
+        sampling = self._choose_sampling(session, body, prompt_ids)
+        request = VersionedRequest((), sampling, seed, prompt_ids=prompt_ids)
         # Calls after the end of the episode cannot change its reward.
         is_over = session.player is not None and session.player.is_over
 
         def to_choice(index: int, answer: Completion) -> Json:
             self._check_completion(answer)
-            message = decode_answer(encoder, messages, answer)
+            message = decode_answer(encoder, messages, answer, start)
             message = replace(message, tool_calls=body.limit_calls(message.tool_calls))
             if not is_over:
                 if self.sessions.get(session.name) is not session:
                     raise RequestError(f"the session '{session.name}' has ended", "session_not_found")
                 version = request.versions[0]
-                call = CapturedCall(parent, messages, message, answer, version, number + index)
+                call = CapturedCall(parent, messages, message, answer, version, number + index, sampling)
                 session.record(encoder.tools, call)
             return self._to_chat_choice(body, index, answer, message.text, message.tool_calls)
 
@@ -257,18 +263,12 @@ class CaptureServer(OpenAIServer):
         return encoder
 
     def _check_sampling(self, body: ChatBody) -> None:
-        """Reject parameters that would change the distribution."""
-        if body.response_format is not None and body.response_format.get("type") != "text":
-            raise RequestError("response_format: not supported, because it changes the distribution of the samples")
-        if self.override_sampling:
-            return
-        for name, own in (("temperature", self.temperature), ("top_p", 1.0), ("top_k", 0)):
-            value = getattr(body, name)
-            if name in body.model_fields_set and value != own and (name, value) != ("top_k", -1):
-                raise RequestError(
-                    f"{name}: expected {own:g}, the policy's, or none; got {value:g}. Another value would change the "
-                    "distribution of the samples; the server can be told to override it"
-                )
+        """Reject a call whose tokens would have no log-probs to learn from."""
+        if not self.override_sampling and body.temperature == 0:
+            raise RequestError(
+                "temperature: expected a number above 0, because a greedy answer is not a sample; got 0. The option "
+                "--override-sampling of the server replaces it"
+            )
 
     def _choose_sampling(self, session: CaptureSession, body: ChatBody, prompt_ids: tuple[int, ...]) -> Sampling:
         room = self.context - len(prompt_ids)
@@ -277,7 +277,10 @@ class CaptureServer(OpenAIServer):
             failure = context_failure(self.name, len(prompt_ids), self.context)
             raise RequestError(failure.message, "context_length_exceeded")
         limit = min(body.max_completion_tokens or body.max_tokens or self.max_tokens, self.max_tokens, room)
-        return Sampling(limit, self.temperature, stop=body.stop_strings, count=body.n)
+        own = set() if self.override_sampling else body.model_fields_set
+        temperature = body.temperature if "temperature" in own else self.temperature
+        top_p, top_k = (body.top_p, max(body.top_k, 0)) if own else (1.0, 0)
+        return Sampling(limit, temperature, top_p, top_k, body.stop_strings, body.n)
 
     def _check_completion(self, answer: Completion) -> None:
         if not answer.is_exact:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from palaestra.core.records import ImagePart, Json, Message, Sampling, ToolCall
 from palaestra.engines.openai_format import parse_message
@@ -58,10 +58,6 @@ class RequestError(Exception):
         self.code, self.status = code, status or _STATUSES.get(code, 400)
 
 
-_NULLABLE = ("temperature", "top_p", "top_k", "n", "stream", "return_token_ids", "logprobs")
-"""Parameters whose default is not null."""
-
-
 class StrictBody(BaseModel):
     """A JSON object without unknown names. Values of another type are not converted."""
 
@@ -92,11 +88,13 @@ class CommonBody(StrictBody):
     frequency_penalty: _Zero = None
     logit_bias: dict[str, float] | None = Field(None, max_length=0)
 
-    @field_validator(*_NULLABLE, mode="before", check_fields=False)
+    @model_validator(mode="before")
     @classmethod
-    def _use_default(cls, value: object, info: ValidationInfo) -> object:
-        """Null means the default, as in OpenAI's API."""
-        return cls.model_fields[info.field_name or ""].default if value is None else value
+    def _drop_nulls(cls, data: Any) -> Any:
+        """A parameter that is null counts as not given, as in OpenAI's API."""
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if value is not None or name not in cls.model_fields}
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> CommonBody:
@@ -134,6 +132,17 @@ class OfferedTool(StrictBody):
     function: ToolFunction
 
 
+class NamedFunction(StrictBody):
+    name: str
+
+
+class NamedTool(StrictBody):
+    """The tool that the answer must call."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
 class ChatBody(CommonBody):
     messages: list[Json] = Field(min_length=1, max_length=2**14)
     max_completion_tokens: _TokenLimit = None
@@ -141,7 +150,7 @@ class ChatBody(CommonBody):
     top_logprobs: Literal[0] | None = None
     response_format: Json | None = None
     tools: list[Json] | None = Field(None, max_length=128)
-    tool_choice: Literal["auto", "none"] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
 
     @field_validator("tools")
@@ -153,6 +162,38 @@ class ChatBody(CommonBody):
             except ValidationError as error:
                 raise ValueError(_describe(error)) from error
         return value
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> ChatBody:
+        names = [tool["function"]["name"] for tool in self.tools or ()]
+        if self.forced_tool is not None and (self.forced_tool or (names or [None])[0]) not in names:
+            raise ValueError(
+                f"tool_choice: expected one of the offered tools ({', '.join(names) or 'none'}); "
+                f"got {self.forced_tool or 'required'}"
+            )
+        return self
+
+    @property
+    def forced_tool(self) -> str | None:
+        """The name of the tool that the answer must call; empty for any tool, `None` if no call is required."""
+        if isinstance(self.tool_choice, NamedTool):
+            return self.tool_choice.function.name
+        return "" if self.tool_choice == "required" else None
+
+    def to_schema(self) -> str:
+        """The JSON schema of the answer as text; empty for none.
+
+        Raises:
+            RequestError: the response format is unknown, or has no schema.
+        """
+        match self.response_format:
+            case None | {"type": "text"}:
+                return ""
+            case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+                return json.dumps(schema)
+            case {"type": "json_object"}:
+                return json.dumps({"type": "object"})
+        raise RequestError("expected a response_format of text, json_object, or json_schema with its schema")
 
     def to_tools(self) -> str:
         """The offered tools as JSON text; empty for none."""

@@ -281,7 +281,11 @@ class OpenAIServer:
         messages = body.parse_messages()
         self._check_size(body.count_characters(messages), body.n)
         limit = body.max_completion_tokens or body.max_tokens or self.max_tokens
-        schema, tools = self._read_schema(body.response_format), body.to_tools()
+        schema, tools = body.to_schema(), body.to_tools()
+        if schema and not reads_schema(self.engine):
+            raise RequestError(f"{self.name} does not support response_format")
+        if body.forced_tool is not None:
+            raise RequestError("tool_choice: expected auto or none; the other choices need a server with --capture")
         request = Request(messages, body.to_sampling(limit), _choose_seed(body.seed), schema, tools)
         if self.tokenizer is None or getattr(self.engine, "processor", None) is not None:
             return request
@@ -309,19 +313,6 @@ class OpenAIServer:
             raise RequestError(f"expected token ids from 0 to {len(self.tokenizer) - 1}; got {min(ids)} to {max(ids)}")
         context = getattr(self.engine, "context", 1 << 30)
         return _check_answer(tuple(ids) if len(ids) < context else context_failure(self.name, len(ids), context))
-
-    def _read_schema(self, form: Json | None) -> str:
-        """Return the JSON schema of a response format, as text."""
-        if form is None or form.get("type") == "text":
-            return ""
-        if not reads_schema(self.engine):
-            raise RequestError(f"{self.name} does not support response_format")
-        match form:
-            case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
-                return json.dumps(schema)
-            case {"type": "json_object"}:
-                return json.dumps({"type": "object"})
-        raise RequestError("expected a response_format of text, json_object, or json_schema with its schema")
 
     def _list_logprobs(self, answer: Completion) -> list[Json]:
         """List the tokens of an answer with their log-probs and the offsets of their text in the whole text.

@@ -21,6 +21,8 @@ _ENOUGH = 0.95
 """The fraction of the oracle's reward, or of successes, above which there is nothing left to learn."""
 _LIKE_SUCCESS = 0.75
 """The fraction of the oracle's reward above which failures are paid like successes."""
+_MAX_EQUAL = 0.9
+"""The fraction of groups with equal rewards above which GRPO learns from next to nothing."""
 _MIN_PAIRS = 8
 Judge = Callable[[Trial], CheckFinding]
 
@@ -70,9 +72,9 @@ def check_variance(trial: Trial) -> CheckFinding:
         text = f"in all {len(groups)} groups the same seed gets the same reward, whatever is done"
         return (failed if trial.kind == "control" else warned)(text, *evidence, **numbers)
     text = f"{equal} of {len(groups)} groups have equal rewards; the standard deviation within groups is {within:.3g}"
-    return (warned if equal > 0.9 * len(groups) else passed)(
-        text, *(evidence if equal > 0.9 * len(groups) else ()), **numbers
-    )
+    if trial.kind == "text" and equal > _MAX_EQUAL * len(groups):
+        return warned(text, *evidence, **numbers)
+    return passed(text, **numbers)
 
 
 @learning_check("statistical.reward_reachability", f"Without a single reward there is {_ADVICE}.", seconds=1.0)

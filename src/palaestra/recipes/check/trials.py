@@ -45,8 +45,9 @@ _MAX_STEPS = 1000
 """Steps of a held-out episode at most."""
 _SAMPLE_SECONDS = 8.0
 _MIN_SECONDS = 15.0
+_MIN_ITERATIONS = 8
 _MIN_STEPS = 4096
-"""Steps without which a run of a control policy says nothing."""
+"""Seconds, iterations of a language model and steps of a control policy without which a run says nothing."""
 _WINDOW = {"control": 8, "text": 4}
 """Iterations at the start and at the end of a run whose rewards are compared to end it early."""
 _APART = 1 << 20
@@ -60,8 +61,8 @@ class TrialSettings:
     Arguments:
         seconds: maximum seconds of training.
         iterations: maximum iterations; 0: those of the preset.
-        groups, group_size: prompts or seeds of the reference policy, and episodes of each. A language model has the
-            group size of its preset.
+        groups, group_size: seeds of the reference policy, and episodes of each. A language model plays half as many
+            groups, of the size of its preset.
         evaluation: held-out episodes; of a task, a third of the problems.
         examples: of a lesson at most.
         values: further settings of `palaestra train`.
@@ -69,7 +70,7 @@ class TrialSettings:
 
     seconds: float = 45.0
     iterations: int = 0
-    groups: int = 12
+    groups: int = 32
     group_size: int = 8
     evaluation: int = 64
     examples: int = 240
@@ -338,7 +339,7 @@ class TextTrial(Trial):
     """GRPO with the embedded model that fits. The reference policy is that model before training."""
 
     def __init__(self, answers: Answers) -> None:
-        self.answers = answers
+        self.answers, self.episode_seconds = answers, 0.0
 
     @cached_property
     def ceiling(self) -> float | None:  # type: ignore[override]
@@ -369,7 +370,7 @@ class TextTrial(Trial):
             return None
         from palaestra.recipes.teach.recipe import teach
 
-        self.check_time()
+        super().check_time()
         task, start = self.answers.task, time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             result = teach(
@@ -386,13 +387,28 @@ class TextTrial(Trial):
 
     @cached_property
     def groups(self) -> Sequence[Sequence[TrialEpisode]]:
-        size, groups = self.loop.group_size, dict[int, list[TrialEpisode]]()
-        for number in limit(range(0, TRIAL.groups, 4), _SAMPLE_SECONDS):
-            rollout = self.loop.collect((_APART + number) * size, 4 * size, 0)
+        size, groups, played = self.loop.group_size, dict[int, list[TrialEpisode]](), 0
+        start = time.monotonic()
+        while played < TRIAL.groups // 2 and time.monotonic() - start < _SAMPLE_SECONDS:
+            rollout = self.loop.collect((_APART + played) * size, 4 * size, 0)
             for record in rollout.get_episodes().records:
                 if not record.failure:
                     groups.setdefault(record.group, []).append(self._read(record))
+            played += 4
+        self.episode_seconds = (time.monotonic() - start) / max(1, played * size)
         return list(groups.values())
+
+    def check_time(self) -> None:
+        super().check_time()
+        assert self.groups  # They measure the time of an episode. Its update takes about as long.
+        config, size = self.loop.config, self.loop.group_size
+        count = int(TRIAL.seconds / _MIN_ITERATIONS / (2 * self.episode_seconds)) // size * size
+        if count < 2 * size:
+            raise TrialError(
+                f"an episode takes {self.episode_seconds:.2g} s, so that {_MIN_ITERATIONS} iterations do not fit into "
+                f"{TRIAL.seconds:g} s"
+            )
+        self.loop.config = replace(config, episodes=min(config.episodes, count))
 
     def play_held_out(self, iteration: int) -> list[TrialEpisode]:
         if not self.loop.stores_attempts:

@@ -181,7 +181,7 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     )
     override_sampling: bool = setting(
         False,
-        "Replace other sampling parameters of an agent's calls by the policy's instead of rejecting the calls.",
+        "Replace the sampling parameters of an agent's calls by the policy's.",
         panel="Agent",
         policies=LANGUAGE,
         needs="agent",
