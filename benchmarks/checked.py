@@ -28,7 +28,7 @@ TEXTARENA = (
     "Mastermind-v0", "Minesweeper-v0", "TowerOfHanoi-v0",
 )  # fmt: skip
 REASONING = (
-    "ab", "acre", "arithmetic", "aiw", "base_conversion", "basic_arithmetic", "binary_alternation", "caesar_cipher",
+    "ab", "acre", "bitwise_arithmetic", "aiw", "base_conversion", "basic_arithmetic", "binary_alternation", "caesar_cipher",
     "calendar_arithmetic", "chain_sum", "color_cube_rotation", "count_bits", "countdown", "decimal_arithmetic", "fraction_simplification",
     "gcd", "knights_knaves", "lcm", "letter_counting", "spell_backward",
 )  # fmt: skip

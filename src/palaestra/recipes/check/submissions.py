@@ -27,6 +27,7 @@ from palaestra.research.workspace.workspace import (
     MeasuredSolution,
     Workspace,
     measure,
+    measure_baseline,
     read_baseline,
     submission_files,
 )
@@ -86,7 +87,7 @@ class ResearchPart:
 
     @cached_property
     def baseline(self) -> MeasuredSolution:
-        return measure(self.task, self.sandbox, self.judge, self.task.baseline, {})
+        return measure_baseline(self.task, self.sandbox, self.judge)
 
     @property
     def has_reference(self) -> bool:

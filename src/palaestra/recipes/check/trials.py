@@ -207,20 +207,31 @@ class Trial(ABC):
         with closing(loop):
             before = self.play_held_out(0)
             reserve = 2 * (time.monotonic() - start) + 2.0
-            start = time.monotonic()
-            end = start + min(TRIAL.seconds, count_seconds_left() - reserve)
+            watch, start, end = _Stopwatch(), time.monotonic(), time.monotonic() + count_seconds_left() - reserve
             iterations, longest, rewards = TRIAL.iterations or loop.config.iterations, 0.0, list[float]()
             for iteration in range(1, iterations + 1):
                 tick = time.monotonic()
                 metrics, _ = loop.iterate(iteration, 1 - (iteration - 1) / iterations, ignore)
                 longest = max(longest, time.monotonic() - tick)
                 rewards += [metrics["reward"]] if "reward" in metrics else []
-                if time.monotonic() + longest > end or _has_risen(rewards, _WINDOW[self.kind]):
+                is_late = watch.seconds * (1 + 1 / iteration) > TRIAL.seconds or time.monotonic() + longest > end
+                if is_late or _has_risen(rewards, _WINDOW[self.kind]):
                     break
             seconds = time.monotonic() - start
             before, after = _pair(before, self.play_held_out(iteration))
         learner = f"{iteration} iterations of {self.settings.algorithm} with {self.settings.learner}"
         return TrialResult(before, after, learner, loop.decisions, seconds, self.play_blind(before))
+
+
+class _Stopwatch:
+    """Counts the CPU seconds of this process, and at least half of the seconds that pass: other processes end no run early."""
+
+    def __init__(self) -> None:
+        self._start = time.process_time(), time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return max(time.process_time() - self._start[0], (time.monotonic() - self._start[1]) / 2)
 
 
 def _pair(*measurements: Sequence[TrialEpisode]) -> list[list[TrialEpisode]]:
@@ -388,14 +399,15 @@ class TextTrial(Trial):
     @cached_property
     def groups(self) -> Sequence[Sequence[TrialEpisode]]:
         size, groups, played = self.loop.group_size, dict[int, list[TrialEpisode]](), 0
-        start = time.monotonic()
-        while played < TRIAL.groups // 2 and time.monotonic() - start < _SAMPLE_SECONDS:
-            rollout = self.loop.collect((_APART + played) * size, 4 * size, 0)
+
+        watch = _Stopwatch()
+        while played < TRIAL.groups // 2 and watch.seconds < _SAMPLE_SECONDS:
+            rollout = self.loop.collect((_APART + played) * size, 2 * size, 0)
             for record in rollout.get_episodes().records:
                 if not record.failure:
                     groups.setdefault(record.group, []).append(self._read(record))
-            played += 4
-        self.episode_seconds = (time.monotonic() - start) / max(1, played * size)
+            played += 2
+        self.episode_seconds = watch.seconds / max(1, played * size)
         return list(groups.values())
 
     def check_time(self) -> None:

@@ -261,19 +261,23 @@ def load_baseline(task: ResearchTask, sandbox: Sandbox, judge: SubmissionJudge) 
     if score is not None:
         grade = Grade(score, {task.metric.name: score})
         return MeasuredSolution(grade, grade, 0.0)
-    path = _place(task)
     with _measuring:  # One measurement per process; two processes may both measure and get the same result.
         kept = read_baseline(task)
         if kept is not None:
             return _select_metric(task, kept)
-        measured = measure(task, sandbox, judge, task.baseline, {})
-        with storage_errors(path, "storing the baseline's score"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Two processes may write at once.
-            partial = path.with_name(f".baseline-{os.getpid()}-{path.name}")
-            partial.write_text(to_json(measured), encoding="utf-8")
-            partial.replace(path)
-    return _select_metric(task, measured)
+        return _select_metric(task, measure_baseline(task, sandbox, judge))
+
+
+def measure_baseline(task: ResearchTask, sandbox: Sandbox, judge: SubmissionJudge) -> MeasuredSolution:
+    """Measure the task's baseline and write it to the cache; raises like `measure`."""
+    path, measured = _place(task), measure(task, sandbox, judge, task.baseline, {})
+    with storage_errors(path, "storing the baseline's score"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Two processes may write at once.
+        partial = path.with_name(f".baseline-{os.getpid()}-{path.name}")
+        partial.write_text(to_json(measured), encoding="utf-8")
+        partial.replace(path)
+    return measured
 
 
 def _select_metric(task: ResearchTask, measured: MeasuredSolution) -> MeasuredSolution:
