@@ -79,7 +79,45 @@ def play_messages(stream: bool) -> None:
     play(answer)
 
 
-PLAYERS: dict[str, Callable[[bool], None]] = {"chat": play_chat, "messages": play_messages}
+def play_responses(stream: bool, chained: bool) -> None:
+    from openai import OpenAI
+
+    client, history, last = OpenAI(), list[Any](), None
+
+    def to_item(message: Any) -> Any:
+        if message["role"] != "tool":
+            return message
+        return {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
+
+    def answer(messages: list[Any], tools: list[Any]) -> Any:
+        nonlocal last
+        if chained:
+            history.clear()
+        history.extend(map(to_item, messages))
+        options: dict[str, Any] = {"model": MODEL, "input": history, "instructions": SYSTEM}
+        options |= {"tools": [{"type": "function", **tool["function"]} for tool in tools]} if tools else {}
+        options |= {"previous_response_id": last} if chained and last else {}
+        if stream:
+            with client.responses.stream(**options) as events:
+                response = [event for event in events if event.type in ("response.completed", "response.incomplete")]
+            response = response[0].response
+        else:
+            response = client.responses.create(**options)
+        last = response.id
+        history.extend(item.model_dump(exclude_none=True) for item in response.output)
+        items = [item for item in response.output if item.type == "function_call"]
+        calls = [to_call(item.name, item.arguments, item.call_id) for item in items]
+        return {"role": "assistant", "content": response.output_text} | ({"tool_calls": calls} if calls else {})
+
+    play(answer)
+
+
+PLAYERS: dict[str, Callable[[bool], None]] = {
+    "chat": play_chat,
+    "messages": play_messages,
+    "responses": lambda stream: play_responses(stream, chained=False),
+    "chained-responses": lambda stream: play_responses(stream, chained=True),
+}
 
 if __name__ == "__main__":
     PLAYERS[sys.argv[1]]("stream" in sys.argv[2:])

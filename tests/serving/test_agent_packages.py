@@ -99,7 +99,14 @@ def record(thread: ServerThread, env: TurnEnv, api: str, *options: str) -> tuple
     return session, sum(player.rewards)
 
 
-APIS = [("chat", "stream"), ("messages",), ("messages", "stream")]
+APIS = [
+    ("chat", "stream"),
+    ("messages",),
+    ("messages", "stream"),
+    ("responses",),
+    ("responses", "stream"),
+    ("chained-responses", "stream"),
+]
 
 
 @pytest.mark.parametrize("api", APIS, ids=" ".join)
@@ -135,3 +142,18 @@ def test_apis_call_the_tools_of_an_environment(nano: LoadedModel, api: tuple[str
     assert sequence.messages[3].text == "42"
     assert (sequence.calls, reward) == (2, 0.0)
     assert [sequence.ids[k] for k in sequence.chosen] == [id for text in engine.texts for id in engine.encode(text)]
+
+
+def test_openai_agents_plays_an_episode(nano: LoadedModel) -> None:
+    calls = [f'<tool_call>\n{{"name": "guess", "arguments": {{"number": {n}}}}}\n</tool_call>' for n in (4, 6)]
+    engine = ScriptedEngine(nano, *calls, "done")
+    thread = ServerThread(CaptureServer(engine, "nano", api_key="secret", max_tokens=64))
+    player = TurnEpisodePlayer(GuessEnv(low=7, high=7), seed=0)
+    session = thread.server.open_session(player=player)
+    try:
+        assert play(thread, session, "openai_agents_player.py") == "done"
+    finally:
+        thread.close()
+    (sequence,) = session.build_sequences()
+    assert [sequence.ids[k] for k in sequence.chosen] == [id for text in engine.texts for id in engine.encode(text)]
+    assert sequence.calls == len([message for message in sequence.messages if message.text == "Higher."]) == 2

@@ -174,7 +174,7 @@ def test_unknown_sessions_paths_and_keys_are_openai_errors(thread: ServerThread,
     with connect(thread, session.name) as client:
         assert [model.id for model in client.models.list()] == ["nano"]
         with pytest.raises(openai.NotFoundError, match="chat/completions"):
-            client.responses.create(model="", input="3 + 4?")
+            client.embeddings.create(model="", input="3 + 4?")
         gateway.close_session(session)
         with pytest.raises(openai.NotFoundError, match="has ended"):
             client.chat.completions.create(model="", messages=QUESTION)

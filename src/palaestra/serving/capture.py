@@ -131,6 +131,8 @@ class CaptureSession:
         self.calls: list[CapturedCall] = []
         self.context_exceeded = False
         """Whether a call was rejected because its conversation does not fit into the model's context."""
+        self.responses: dict[str, list[Json]] = {}
+        """The messages up to each answer to a call of the Responses API, by its id."""
         self._latest: dict[tuple[str, tuple[_MessageKey, ...]], CapturedCall] = {}
         self._prompts: Counter[tuple[int, ...]] = Counter()
 

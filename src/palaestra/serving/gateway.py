@@ -1,4 +1,4 @@
-"""An endpoint that records every call of an agent, for training: OpenAI's chat completions, and Anthropic's messages.
+"""An endpoint that records every call of an agent, for training: chat completions and responses of OpenAI, messages of Anthropic.
 
 Each episode has a session with its own base URL, `/sessions/NAME/v1`. An agent needs no change: it gets the URL from the
 environment variable `OPENAI_BASE_URL`. The environment of the episode is at `/sessions/NAME/env`.
@@ -29,6 +29,7 @@ from palaestra.engines.base import context_failure
 from palaestra.serving.anthropic_api import AnthropicWriter, CountBody, MessagesBody, describe_anthropic_error
 from palaestra.serving.capture import CapturedCall, CaptureSession, EpisodePlayer, decode_answer
 from palaestra.serving.request_bodies import ChatBody, RequestError, StrictBody
+from palaestra.serving.responses_api import ResponsesBody, ResponsesWriter
 from palaestra.serving.server import OpenAIServer, T, to_json_response
 from palaestra.serving.writers import AnswerWriter, OpenAIWriter
 
@@ -147,6 +148,7 @@ class CaptureServer(OpenAIServer):
             *super()._list_routes(),
             ("GET", f"{session}/v1/models", self._list_models),
             ("POST", f"{session}/v1/chat/completions", self._capture_chat),
+            ("POST", f"{session}/v1/responses", self._capture_response),
             ("POST", f"{session}/v1/messages", self._capture_message),
             ("POST", f"{session}/v1/messages/count_tokens", self._count_tokens),
             ("GET", f"{session}/env", self._observe),
@@ -167,6 +169,25 @@ class CaptureServer(OpenAIServer):
     async def _capture_chat(self, http: HttpRequest) -> HttpResponse:
         body = await self._read(http, ChatBody)
         return await self._capture(http, body, OpenAIWriter(body, self.name, "chat.completion"))
+
+    async def _capture_response(self, http: HttpRequest) -> HttpResponse:
+        response = await self._read(http, ResponsesBody)
+        session = await self._step_in_thread(self._get_session, http)
+        earlier = session.responses.get(response.previous_response_id or "")
+        if response.previous_response_id and earlier is None:
+            raise RequestError(
+                f"previous_response_id: this session has no response '{response.previous_response_id[:100]}'",
+                "previous_response_not_found",
+            )
+        body = await self._encode(response.to_chat, earlier or ())
+
+        def keep(message: Json) -> None:
+            if response.store is not False:
+                # The instructions of a response are not those of the next.
+                session.responses[writer.id] = [*body.messages[bool(response.instructions) :], message]
+
+        writer = ResponsesWriter(response, self.name, keep)
+        return await self._capture(http, body, writer)
 
     async def _capture_message(self, http: HttpRequest) -> HttpResponse:
         message = await self._read(http, MessagesBody)
@@ -247,7 +268,7 @@ class CaptureServer(OpenAIServer):
 
     async def _reject_path(self, http: HttpRequest) -> HttpResponse:
         raise RequestError(
-            f"a session offers /v1/chat/completions, /v1/messages and /v1/models; got /v1/{http.path_params['path']}",
+            f"a session offers /v1/chat/completions, /v1/responses, /v1/messages and /v1/models; got /v1/{http.path_params['path']}",
             "not_found",
         )
 
