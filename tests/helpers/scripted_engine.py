@@ -25,7 +25,9 @@ class ScriptedEngine:
         text = self.texts[len(self.requests) % len(self.texts)]
         self.requests.append(request)
         ids = self.encode(text)
-        answer = Completion(text, ids, (-0.5,) * len(ids), StopReason.END, Usage(), request.prompt_ids)
+        answer = Completion(
+            text, ids, (-0.5,) * len(ids), StopReason.END, Usage(len(request.prompt_ids), len(ids)), request.prompt_ids
+        )
         return [answer] * request.sampling.count
 
     def generate(self, requests: list[Request]) -> list[list[Completion]]:

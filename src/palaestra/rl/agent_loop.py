@@ -1,9 +1,10 @@
 """Train a language model that an agent calls: `palaestra train --agent "python agent.py"`.
 
 The agent is a program that plays one episode per process. It calls the model through the gateway of this process with any
-OpenAI client, and plays the turn environment over HTTP. It gets everything by environment variables:
+client of OpenAI or Anthropic, and plays the turn environment over HTTP. It gets everything by environment variables:
 
     OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL    the policy
+    ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY            the same for Anthropic's client
     ENV_URL                                          the environment: GET the state, POST {"message": ...}
 """
 
@@ -159,6 +160,8 @@ class AgentLoop(TurnLoop):
             "OPENAI_BASE_URL": f"{url}/v1",
             "OPENAI_API_KEY": self.gateway.api_key,
             "OPENAI_MODEL": self.engine_name,
+            "ANTHROPIC_BASE_URL": url,
+            "ANTHROPIC_API_KEY": self.gateway.api_key,
             "ENV_URL": f"{url}/env",
             "NO_PROXY": direct,
             "no_proxy": direct,

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint that records every call of an agent, for training.
+"""An endpoint that records every call of an agent, for training: OpenAI's chat completions, and Anthropic's messages.
 
 Each episode has a session with its own base URL, `/sessions/NAME/v1`. An agent needs no change: it gets the URL from the
 environment variable `OPENAI_BASE_URL`. The environment of the episode is at `/sessions/NAME/env`.
@@ -26,9 +26,11 @@ from palaestra.core.records import Answer, Completion, Engine, Json, Message, Re
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import short_repr
 from palaestra.engines.base import context_failure
+from palaestra.serving.anthropic_api import AnthropicWriter, CountBody, MessagesBody, describe_anthropic_error
 from palaestra.serving.capture import CapturedCall, CaptureSession, EpisodePlayer, decode_answer
 from palaestra.serving.request_bodies import ChatBody, RequestError, StrictBody
 from palaestra.serving.server import OpenAIServer, T, to_json_response
+from palaestra.serving.writers import AnswerWriter, OpenAIWriter
 
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
@@ -145,6 +147,8 @@ class CaptureServer(OpenAIServer):
             *super()._list_routes(),
             ("GET", f"{session}/v1/models", self._list_models),
             ("POST", f"{session}/v1/chat/completions", self._capture_chat),
+            ("POST", f"{session}/v1/messages", self._capture_message),
+            ("POST", f"{session}/v1/messages/count_tokens", self._count_tokens),
             ("GET", f"{session}/env", self._observe),
             ("POST", f"{session}/env", self._step),
             ("GET", f"{session}/v1/{{path:path}}", self._reject_path),
@@ -162,23 +166,39 @@ class CaptureServer(OpenAIServer):
 
     async def _capture_chat(self, http: HttpRequest) -> HttpResponse:
         body = await self._read(http, ChatBody)
+        return await self._capture(http, body, OpenAIWriter(body, self.name, "chat.completion"))
+
+    async def _capture_message(self, http: HttpRequest) -> HttpResponse:
+        message = await self._read(http, MessagesBody)
+        body = await self._encode(message.to_chat)
+        writer = AnthropicWriter(message.model or self.name, body.stop_strings, self.tokenizer)
+        return await self._capture(http, body, writer)
+
+    async def _count_tokens(self, http: HttpRequest) -> HttpResponse:
+        body = await self._encode((await self._read(http, CountBody)).to_chat)
+        session = await self._step_in_thread(self._get_session, http)
+        ids = (await self._encode(self._encode_call, session, body))[-2]
+        return to_json_response({"input_tokens": len(ids)})
+
+    def _encode_call(
+        self, session: CaptureSession, body: ChatBody
+    ) -> tuple[ChatEncoder, tuple[Message, ...], CapturedCall | None, tuple[int, ...], tuple[int, ...]]:
+        """The encoder, messages, continued call and prompt of a call, and the ids of the prompt that begin the answer."""
+        messages = body.parse_messages()
+        self._check_size(body.count_characters(messages), body.n)
+        encoder, schema = self._get_encoder(body.to_tools()), body.to_schema()
+        try:
+            parent, ids = session.encode(encoder, messages, schema)
+            start = () if body.forced_tool is None else encoder.encode_call_start(body.forced_tool)
+        except Exception as error:  # A chat template may raise anything.
+            raise RequestError(str(error)[:1000]) from error
+        return encoder, messages, parent, (*ids, *start), start
+
+    async def _capture(self, http: HttpRequest, body: ChatBody, writer: AnswerWriter) -> HttpResponse:
+        """Answer a call of an agent and record it."""
         self._check_sampling(body)
         session = await self._step_in_thread(self._get_session, http)
-
-        def encode() -> tuple[ChatEncoder, tuple[Message, ...], CapturedCall | None, tuple[int, ...], tuple[int, ...]]:
-            messages = body.parse_messages()
-            self._check_size(body.count_characters(messages), body.n)
-            encoder = self._get_encoder(body.to_tools())
-            try:
-                parent, ids = session.encode(encoder, messages, body.to_schema())
-                start = () if body.forced_tool is None else encoder.encode_call_start(body.forced_tool)
-                return encoder, messages, parent, (*ids, *start), start
-            except RequestError:
-                raise
-            except Exception as error:  # A chat template may raise anything.
-                raise RequestError(str(error)[:1000]) from error
-
-        encoder, messages, parent, prompt_ids, start = await self._encode(encode)
+        encoder, messages, parent, prompt_ids, start = await self._encode(self._encode_call, session, body)
         number, seed = session.draw_seed(prompt_ids, body.n, body.seed)
         sampling = self._choose_sampling(session, body, prompt_ids)
         request = VersionedRequest((), sampling, seed, prompt_ids=prompt_ids)
@@ -200,8 +220,8 @@ class CaptureServer(OpenAIServer):
         if body.stream:
             tool_format = encoder.tool_format
             whole = bool(encoder.tools) or (tool_format is not None and tool_format.has_channels)
-            return self._stream(http, body, request, "chat.completion.chunk", whole, to_choice)
-        return await self._answer(http, body, [request], "chat.completion", to_choice)
+            return self._stream(http, request, writer, whole, to_choice)
+        return await self._answer(http, [request], writer, to_choice)
 
     async def _observe(self, http: HttpRequest) -> HttpResponse:
         return await self._play(http, lambda player: player.observe())
@@ -227,8 +247,13 @@ class CaptureServer(OpenAIServer):
 
     async def _reject_path(self, http: HttpRequest) -> HttpResponse:
         raise RequestError(
-            f"a session offers /v1/chat/completions and /v1/models; got /v1/{http.path_params['path']}", "not_found"
+            f"a session offers /v1/chat/completions, /v1/messages and /v1/models; got /v1/{http.path_params['path']}",
+            "not_found",
         )
+
+    def _describe_error(self, error: RequestError, path: str) -> Json:
+        is_message = path.partition("/v1/")[2].startswith("messages")
+        return describe_anthropic_error(error) if is_message else super()._describe_error(error, path)
 
     def _get_session(self, http: HttpRequest, opens: bool = True) -> CaptureSession:
         """The session of a request.

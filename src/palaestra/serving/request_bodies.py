@@ -133,7 +133,7 @@ class OfferedTool(StrictBody):
 
 
 class NamedFunction(StrictBody):
-    name: str
+    name: str = Field(min_length=1)
 
 
 class NamedTool(StrictBody):
@@ -268,9 +268,19 @@ def parse_body(data: bytes, kind: type[Body]) -> Body:
     import orjson
 
     try:
-        return kind.model_validate(orjson.loads(data))
+        return convert_body(orjson.loads(data), kind)
     except orjson.JSONDecodeError as error:
         raise RequestError(f"the body is not JSON: {error}") from error
+
+
+def convert_body(data: Any, kind: type[Body]) -> Body:
+    """Validate the values of a body.
+
+    Raises:
+        RequestError: one is invalid; the message names the first wrong parameter.
+    """
+    try:
+        return kind.model_validate(data)
     except ValidationError as error:
         raise RequestError(_describe(error)) from error
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -40,10 +39,11 @@ from palaestra.core.records import (
     ToolCall,
     reads_schema,
 )
-from palaestra.core.text import mask, remember_secret
+from palaestra.core.text import remember_secret
 from palaestra.engines.base import context_failure, encode_prompt
 from palaestra.serving.batching import Batcher, TextStream
-from palaestra.serving.request_bodies import ChatBody, CommonBody, RequestError, TextBody, parse_body, read_bytes
+from palaestra.serving.request_bodies import ChatBody, RequestError, TextBody, parse_body, read_bytes
+from palaestra.serving.writers import AnswerWriter, OpenAIWriter, describe_error
 
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
@@ -131,7 +131,7 @@ class OpenAIServer:
             return PlainTextResponse("ok")
 
         async def explain(http: HttpRequest, error: Exception) -> HttpResponse:
-            return _to_error_response(error)
+            return self._to_error_response(error, http.url.path)
 
         routes = [Route(path, handler, methods=[method]) for method, path, handler in self._list_routes()]
         handlers: dict[Any, Any] = dict.fromkeys((RequestError, HTTPException, Exception), explain)
@@ -144,7 +144,7 @@ class OpenAIServer:
             try:
                 self._check_access(HttpRequest(scope), hosts)
             except RequestError as error:
-                await _to_error_response(error)(scope, receive, send)
+                await self._to_error_response(error, scope["path"])(scope, receive, send)
                 return
             self._open_requests += 1
             try:
@@ -154,12 +154,19 @@ class OpenAIServer:
 
         return guard
 
+    def _to_error_response(self, error: Exception, path: str) -> HttpResponse:
+        error = to_request_error(error)
+        return to_json_response(self._describe_error(error, path), error.status)
+
+    def _describe_error(self, error: RequestError, path: str) -> Json:
+        return {"error": describe_error(error)}
+
     def _check_access(self, http: HttpRequest, hosts: Collection[str]) -> None:
         """Check everything that is known before the body is read."""
         headers = http.headers
         if error := find_access_error(headers.get("host", ""), headers.get("origin"), hosts):
             raise RequestError(error, "forbidden")
-        key = headers.get("authorization", "")
+        key = headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}"
         if self.api_key and not hmac.compare_digest(key.encode(), f"Bearer {self.api_key}".encode()):
             raise RequestError("the API key is missing or wrong", "invalid_api_key")
         if http.method == "POST":
@@ -219,9 +226,10 @@ class OpenAIServer:
             text, calls = self._calls.split(answer, request.tools) if reads_calls else (answer.text, ())
             return self._to_chat_choice(body, index, answer, text, (*answer.tool_calls, *calls))
 
+        writer = OpenAIWriter(body, self.name, "chat.completion")
         if body.stream:
-            return self._stream(http, body, request, "chat.completion.chunk", reads_calls, to_choice)
-        return await self._answer(http, body, [request], "chat.completion", to_choice)
+            return self._stream(http, request, writer, reads_calls, to_choice)
+        return await self._answer(http, [request], writer, to_choice)
 
     def _to_chat_choice(
         self, body: ChatBody, index: int, answer: Completion, text: str, calls: Sequence[ToolCall]
@@ -255,9 +263,10 @@ class OpenAIServer:
                 }
             return choice | ({"token_ids": list(answer.token_ids)} if body.return_token_ids else {})
 
+        writer = OpenAIWriter(body, self.name, "text_completion")
         if body.stream:
-            return self._stream(http, body, requests[0], "text_completion", False, to_choice)
-        return await self._answer(http, body, requests, "text_completion", to_choice)
+            return self._stream(http, requests[0], writer, False, to_choice)
+        return await self._answer(http, requests, writer, to_choice)
 
     def _check_model(self, model: str) -> None:
         if model not in ("", self.name):
@@ -338,9 +347,8 @@ class OpenAIServer:
     async def _answer(
         self,
         http: HttpRequest,
-        body: CommonBody,
         requests: Sequence[Request],
-        kind: str,
+        writer: AnswerWriter,
         to_choice: Callable[[int, Completion], Json],
     ) -> HttpResponse:
         """Send whole completions. If the client leaves, they are aborted and `to_choice` is not called."""
@@ -349,20 +357,15 @@ class OpenAIServer:
 
         futures = [asyncio.wrap_future(self._submit(request)) for request in requests]
         completions = [_check_answer(answer) for answers in await _wait(http, futures) for answer in answers]
-        response = self._envelope(kind) | {
-            "choices": [to_choice(index, completion) for index, completion in enumerate(completions)],
-            "usage": _count_usage(completions, requests[0].sampling.count),
-        }
-        if body.return_token_ids:
-            response["prompt_token_ids"] = list(completions[0].prompt_ids)
+        choices = [to_choice(index, completion) for index, completion in enumerate(completions)]
+        response = writer.write_whole(choices, completions, requests[0].sampling.count)
         return Response(orjson.dumps(response), media_type="application/json")
 
     def _stream(
         self,
         http: HttpRequest,
-        body: CommonBody,
         request: Request,
-        kind: str,
+        writer: AnswerWriter,
         whole: bool,
         to_choice: Callable[[int, Completion], Json],
     ) -> HttpResponse:
@@ -373,43 +376,28 @@ class OpenAIServer:
         """
         from starlette.responses import StreamingResponse
 
-        chat, loop = kind.startswith("chat"), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         pieces: asyncio.Queue[tuple[int, int, int] | None] = asyncio.Queue()
 
         def on_token(completion: int, position: int, token: int) -> None:
             loop.call_soon_threadsafe(pieces.put_nowait, (completion, position, token))
 
-        envelope = self._envelope(kind)
-
-        def to_event(choices: list[Json], **more: Any) -> str:
-            return f"data: {json.dumps(envelope | {'choices': choices} | more)}\n\n"
-
-        def to_delta(index: int, text: str) -> Json:
-            content = {"delta": {"content": text}} if chat else {"text": text}
-            return {"index": index, "finish_reason": None, **content}
-
         async def stream_answers(future: Future[list[Answer]]) -> AsyncIterator[str]:
             streams = [TextStream(self.tokenizer, request.sampling.stop) for _ in range(request.sampling.count)]
-            if chat:
-                first = {"role": "assistant", "content": ""}
-                yield to_event([{"index": k, "delta": first, "finish_reason": None} for k in range(len(streams))])
+            for event in writer.write_start(request):
+                yield event
             while (token := await pieces.get()) is not None:
                 if text := streams[token[0]].add(token[1], token[2]):
-                    yield to_event([to_delta(token[0], text)])
+                    for event in writer.write_text(token[0], text):
+                        yield event
             completions = [_check_answer(answer) for answer in future.result()]
             for index, completion in enumerate(completions):
                 choice = to_choice(index, completion)
-                if chat:
-                    message = choice.pop("message")
-                    rest = streams[index].finish(message["content"] or "")
-                    calls = [call | {"index": k} for k, call in enumerate(message.get("tool_calls", ()))]
-                    delta = ({"content": rest} if rest else {}) | ({"tool_calls": calls} if calls else {})
-                    yield to_event([choice | {"delta": delta}])
-                else:
-                    yield to_event([choice | {"text": streams[index].finish(choice["text"])}])
-            if body.stream_options is not None and body.stream_options.include_usage:
-                yield to_event([], usage=_count_usage(completions, len(completions)))
-            yield "data: [DONE]\n\n"
+                text = choice["message"]["content"] or "" if "message" in choice else choice["text"]
+                for event in writer.write_choice(choice, completion, streams[index].finish(text)):
+                    yield event
+            for event in writer.write_end(completions):
+                yield event
 
         async def events() -> AsyncIterator[str]:
             future = self._submit(request, None if whole or self.tokenizer is None else on_token)
@@ -421,21 +409,11 @@ class OpenAIServer:
                     async for event in stream_answers(future):
                         yield event
             except RequestError as error:
-                yield f"data: {json.dumps({'error': _describe_error(error)})}\n\n"
+                yield writer.write_error(error)
             finally:
                 leaving.cancel()  # Aborts the request if it is still running.
 
         return StreamingResponse(events(), media_type="text/event-stream")
-
-    def _envelope(self, kind: str) -> Json:
-        start = "chatcmpl" if kind.startswith("chat") else "cmpl"
-        return {"id": f"{start}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": self.name}
-
-
-def _describe_error(error: RequestError) -> Json:
-    """An error in OpenAI's form."""
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    return {"message": mask(str(error)), "type": kind, "code": error.code, "param": None}
 
 
 def to_json_response(data: object, status: int = 200) -> HttpResponse:
@@ -444,15 +422,15 @@ def to_json_response(data: object, status: int = 200) -> HttpResponse:
     return JSONResponse(data, status)
 
 
-def _to_error_response(error: Exception) -> HttpResponse:
+def to_request_error(error: Exception) -> RequestError:
     from starlette.exceptions import HTTPException
 
     if isinstance(error, HTTPException):  # An unknown path or method.
         code = "not_found" if error.status_code == 404 else "invalid_request"
-        error = RequestError(error.detail, code, error.status_code)
-    elif not isinstance(error, RequestError):
-        error = RequestError(f"{type(error).__name__}: {error}", "server_error")
-    return to_json_response({"error": _describe_error(error)}, error.status)
+        return RequestError(error.detail, code, error.status_code)
+    return (
+        error if isinstance(error, RequestError) else RequestError(f"{type(error).__name__}: {error}", "server_error")
+    )
 
 
 async def _wait_for_disconnect(http: HttpRequest) -> None:
@@ -494,9 +472,3 @@ def _check_answer(answer: T | Failure) -> T:
 
 def _finish(answer: Completion, calls: Sequence[ToolCall]) -> str:
     return "tool_calls" if calls else _FINISH.get(answer.stop_reason, "stop")
-
-
-def _count_usage(completions: Sequence[Completion], per_prompt: int) -> dict[str, int]:
-    prompt = sum(completion.usage.prompt_tokens for completion in completions[::per_prompt])
-    generated = sum(completion.usage.completion_tokens for completion in completions)
-    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}

@@ -1,0 +1,85 @@
+"""A player of the environment at `ENV_URL` with the official client of an API: `api_player.py API [stream]`."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from http_agent import call
+
+MODEL = os.environ["OPENAI_MODEL"]
+SYSTEM = "Be short."
+
+
+def play(answer: Callable[[list[Any], list[Any]], Any]) -> None:
+    """Play one episode. `answer` gets the new messages and the tools, and returns a message in OpenAI's format."""
+    state = call(os.environ["ENV_URL"])
+    while not state["done"]:
+        message = answer(state["messages"], state.get("tools") or [])
+        tools = state.get("tools")
+        state = {"tools": tools} | call(os.environ["ENV_URL"], {"message": message})
+
+
+def to_call(name: str, arguments: str, id: str) -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def play_chat(stream: bool) -> None:
+    from openai import OpenAI
+
+    client, history = OpenAI(), [{"role": "system", "content": SYSTEM}]
+
+    def answer(messages: list[Any], tools: list[Any]) -> Any:
+        history.extend(messages)
+        options = {"model": MODEL, "messages": history} | ({"tools": tools} if tools else {})
+        if stream:
+            with client.chat.completions.stream(**options) as events:
+                message = events.get_final_completion().choices[0].message
+        else:
+            message = client.chat.completions.create(**options).choices[0].message
+        calls = [to_call(c.function.name, c.function.arguments, c.id) for c in message.tool_calls or ()]
+        history.append({"role": "assistant", "content": message.content} | ({"tool_calls": calls} if calls else {}))
+        return history[-1]
+
+    play(answer)
+
+
+def play_messages(stream: bool) -> None:
+    from anthropic import Anthropic
+
+    client, history = Anthropic(), []
+
+    def to_content(message: Any) -> Any:
+        if message["role"] != "tool":
+            return message["content"]
+        return [{"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}]
+
+    def answer(messages: list[Any], tools: list[Any]) -> Any:
+        history.extend({"role": "user", "content": to_content(message)} for message in messages)
+        functions = [tool["function"] for tool in tools]
+        offered = [
+            {"name": f["name"], "description": f["description"], "input_schema": f["parameters"]} for f in functions
+        ]
+        options = {"model": MODEL, "messages": history, "system": SYSTEM} | ({"tools": offered} if tools else {})
+        expected = client.messages.count_tokens(**options).input_tokens
+        if stream:
+            with client.messages.stream(max_tokens=64, **options) as events:
+                message = events.get_final_message()
+        else:
+            message = client.messages.create(max_tokens=64, **options)
+        assert message.usage.input_tokens == expected, (message.usage, expected)
+        history.append({"role": "assistant", "content": message.content})
+        text = "".join(block.text for block in message.content if block.type == "text")
+        uses = [block for block in message.content if block.type == "tool_use"]
+        assert message.stop_reason == ("tool_use" if uses else message.stop_reason)
+        calls = [to_call(use.name, json.dumps(use.input), use.id) for use in uses]
+        return {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
+
+    play(answer)
+
+
+PLAYERS: dict[str, Callable[[bool], None]] = {"chat": play_chat, "messages": play_messages}
+
+if __name__ == "__main__":
+    PLAYERS[sys.argv[1]]("stream" in sys.argv[2:])
