@@ -11,7 +11,7 @@ from broken_envs import AcceptsAnyAction, Walk
 
 import palaestra
 from palaestra.recipes.check.recipe import check
-from palaestra.recipes.check.records import ENV_CHECKS, CheckStatus, EnvCheck, failed, passed, to_record
+from palaestra.recipes.check.records import ENV_CHECKS, CheckStatus, EnvCheck, report_fail, report_pass, to_record
 from palaestra.recipes.check.subjects import make_subject
 
 
@@ -49,11 +49,11 @@ def test_the_reproduction_of_a_class_is_a_command() -> None:
 
 
 def test_a_reproduction_has_the_level_and_the_seed() -> None:
-    costly = EnvCheck("statistical.x", 4, "env", "a title", "a remedy", lambda part: passed("fine"))
-    fault = failed("wrong", seed=3)
+    costly = EnvCheck("statistical.x", 4, "env", "a title", "a remedy", lambda part: report_pass("fine"))
+    fault = report_fail("wrong", seed=3)
     again = to_record(costly, fault, "palaestra check A", 0.0).reproduction
     assert again == "palaestra check A --level 4 --only statistical.x --seed 3"
     again = to_record(costly, fault, "palaestra.check(A)", 0.0).reproduction
     assert again == "palaestra.check(A, level=4, only='statistical.x', seed=3)"
-    assert to_record(ENV_CHECKS[0], passed("fine"), "palaestra check A", 0.0).reproduction == ""
+    assert to_record(ENV_CHECKS[0], report_pass("fine"), "palaestra check A", 0.0).reproduction == ""
     assert to_record(ENV_CHECKS[0], fault, "palaestra check A", 0.0).status is CheckStatus.FAIL

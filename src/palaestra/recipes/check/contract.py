@@ -30,7 +30,14 @@ from palaestra.core.spaces import UnicodeText
 from palaestra.envs.base import GymEnv
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.recipes.check.play import ActionSource, Episode, freeze, play, take_step
-from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
+from palaestra.recipes.check.records import (
+    CheckFinding,
+    env_check,
+    report_fail,
+    report_pass,
+    report_skip,
+    report_warning,
+)
 from palaestra.recipes.check.subjects import EnvPart
 
 _SEEDS = 6
@@ -57,9 +64,9 @@ def check_start(part: EnvPart) -> CheckFinding:
             env.reset(seed=part.seed)
         except TypeError as error:
             if "seed" in str(error):
-                return failed(f"reset takes no seed: {describe_error(error)}")
+                return report_fail(f"reset takes no seed: {describe_error(error)}")
             raise
-    return passed(f"made in {seconds:.2f} s", seconds=round(seconds, 3))
+    return report_pass(f"made in {seconds:.2f} s", seconds=round(seconds, 3))
 
 
 @env_check(
@@ -72,31 +79,31 @@ def check_api(part: EnvPart) -> CheckFinding:
         inside = env.unwrapped
         for name in ("action_space", "observation_space"):
             if not isinstance(getattr(env, name, None), gymnasium.Space):
-                return failed(f"{name} is {short_repr(getattr(env, name, None))}; expected a gymnasium.Space")
+                return report_fail(f"{name} is {short_repr(getattr(env, name, None))}; expected a gymnasium.Space")
         result = inside.reset(seed=part.seed, options={})
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-            return failed(f"reset returned {short_repr(result)}; expected (observation, info)", seed=part.seed)
+            return report_fail(f"reset returned {short_repr(result)}; expected (observation, info)", seed=part.seed)
         source, info = ActionSource(env, part.seed), result[1]
         for _ in range(part.steps):
             stepped = inside.step(source.draw(info))
             if not isinstance(stepped, tuple) or len(stepped) != 5:
-                return failed(f"step returned {short_repr(stepped)}; expected five values", seed=part.seed)
+                return report_fail(f"step returned {short_repr(stepped)}; expected five values", seed=part.seed)
             _, reward, terminated, truncated, info = stepped
             if not isinstance(reward, Real | np.number) or isinstance(reward, complex):
-                return failed(f"the reward is {short_repr(reward)}; expected a number", seed=part.seed)
+                return report_fail(f"the reward is {short_repr(reward)}; expected a number", seed=part.seed)
             for name, flag in (("terminated", terminated), ("truncated", truncated)):
                 if not isinstance(flag, bool | np.bool_):
-                    return failed(f"{name} is {short_repr(flag)}; expected a bool", seed=part.seed)
+                    return report_fail(f"{name} is {short_repr(flag)}; expected a bool", seed=part.seed)
             if not isinstance(info, dict):
-                return failed(f"info is {short_repr(info)}; expected a dict", seed=part.seed)
+                return report_fail(f"info is {short_repr(info)}; expected a dict", seed=part.seed)
             for name, flag in (("terminated", terminated), ("done", terminated or truncated)):
                 if isinstance(own := info.get(name), bool | np.bool_) and own != flag:
-                    return failed(f"info['{name}'] is {own}, although step returned {flag}", seed=part.seed)
+                    return report_fail(f"info['{name}'] is {own}, although step returned {flag}", seed=part.seed)
             if terminated or truncated:
                 break
         if not isinstance(inside.unwrapped.metadata, dict):
-            return failed(f"metadata is {short_repr(inside.metadata)}; expected a dict")
-    return passed("reset and step return what Gymnasium expects")
+            return report_fail(f"metadata is {short_repr(inside.metadata)}; expected a dict")
+    return report_pass("reset and step return what Gymnasium expects")
 
 
 @env_check(_SPACES, 1, "env", "Return observations that the declared space contains, with its type and shape.")
@@ -105,7 +112,7 @@ def check_observations(part: EnvPart) -> CheckFinding:
     with part.open() as env:
         space = env.observation_space
         if not _contains(space, sample := space.sample()):
-            return failed(f"the observation space does not contain its own sample {short_repr(sample)}")
+            return report_fail(f"the observation space does not contain its own sample {short_repr(sample)}")
         before = repr(space), repr(env.action_space)
         is_aliased = False
         for offset in range(3):
@@ -114,7 +121,7 @@ def check_observations(part: EnvPart) -> CheckFinding:
             for number in range(part.steps + 1):
                 if problem := _describe_stray(space, observation):
                     where = f"step {number}" if number else "the reset"
-                    return failed(
+                    return report_fail(
                         f"the observation of {where} is outside the space: {problem}", seed=part.seed + offset
                     )
                 frozen = freeze(observation)
@@ -124,13 +131,13 @@ def check_observations(part: EnvPart) -> CheckFinding:
                 if terminated or truncated:
                     if problem := _describe_stray(space, observation):
                         text = f"the last observation is outside the space: {problem}"
-                        return failed(text, seed=part.seed + offset)
+                        return report_fail(text, seed=part.seed + offset)
                     break
         if (after := (repr(env.observation_space), repr(env.action_space))) != before:
-            return failed("the spaces change during an episode", f"{before} became {after}")
+            return report_fail("the spaces change during an episode", f"{before} became {after}")
     if is_aliased:
-        return warned("an observation changes after it was returned: return a copy")
-    return passed(f"all observations are in {short_repr(space)}")
+        return report_warning("an observation changes after it was returned: return a copy")
+    return report_pass(f"all observations are in {short_repr(space)}")
 
 
 def _contains(space: gymnasium.Space[Any], value: Any) -> bool:
@@ -170,9 +177,9 @@ def check_rewards(part: EnvPart) -> CheckFinding:
                 value = float(step.reward[1])
                 if not np.isfinite(value) or not low <= value <= high:
                     expected = "a finite number" if np.isinf([low, high]).all() else f"{low} to {high}"
-                    return failed(f"a reward is {value}; expected {expected}", seed=part.seed + offset)
+                    return report_fail(f"a reward is {value}; expected {expected}", seed=part.seed + offset)
                 rewards.append(value)
-    return passed(f"{len(rewards)} rewards from {min(rewards):g} to {max(rewards):g}", count=len(rewards))
+    return report_pass(f"{len(rewards)} rewards from {min(rewards):g} to {max(rewards):g}", count=len(rewards))
 
 
 @env_check(
@@ -190,7 +197,7 @@ def check_seeds(part: EnvPart) -> CheckFinding:
                 if again.first != firsts[seed].first:
                     again.transitions = firsts[seed].transitions
                     difference = firsts[seed].find_difference(again)
-                    return failed(f"seed {seed} starts another episode in {where}", difference, seed=seed)
+                    return report_fail(f"seed {seed} starts another episode in {where}", difference, seed=seed)
         variety = len({episode.digest() for episode in firsts.values()})
         unseeded = [play(env, None, part.steps, action_seed=0) for _ in range(_SEEDS)]
         loose = len({episode.digest() for episode in unseeded})
@@ -198,17 +205,19 @@ def check_seeds(part: EnvPart) -> CheckFinding:
         play(env, seeds[0], 0)
         if play(env, None, 0).first != play(twin, None, 0).first:
             text = "a reset without a seed, after a reset with one, does not continue its random numbers"
-            return failed(text, seed=seeds[0])
+            return report_fail(text, seed=seeds[0])
     numbers = {"different_with_seeds": variety, "different_without": loose, "seeds": _SEEDS}
     if variety == 1 and loose > 1:
-        return failed(f"all {_SEEDS} seeds give the same episode, although episodes differ without seeds", **numbers)
+        return report_fail(
+            f"all {_SEEDS} seeds give the same episode, although episodes differ without seeds", **numbers
+        )
     if variety > 1 and loose == 1:
-        return failed("every reset without a seed starts the same episode, although seeds give others", **numbers)
+        return report_fail("every reset without a seed starts the same episode, although seeds give others", **numbers)
     if variety == 1 and (name := _find_constant_generator(part)):
-        return failed(
+        return report_fail(
             f"all {_SEEDS} seeds give the same episode: they do not seed `{name}`, which is drawn from", **numbers
         )
-    return passed(
+    return report_pass(
         f"{variety} of {_SEEDS} seeds give different episodes" if variety > 1 else "nothing is random", **numbers
     )
 
@@ -257,16 +266,16 @@ def check_determinism(part: EnvPart) -> CheckFinding:
             repeats["in a new instance"] = play(other, seed, part.steps, actions=episode.actions)
             for where, repeat in repeats.items():
                 if difference := episode.find_difference(repeat):
-                    return failed(
+                    return report_fail(
                         f"seed {seed} with the same actions gives another episode {where}", difference, seed=seed
                     )
                 note = note or episode.find_info_difference(repeat)
             if difference := following.find_difference(play(other, None, part.steps, actions=following.actions)):
                 text = f"the episode after that of seed {seed} differs in a new instance"
-                return failed(text, difference, seed=seed)
+                return report_fail(text, difference, seed=seed)
     if note:
-        return warned("equal episodes differ in info", note)
-    return passed("equal seeds and actions give equal episodes")
+        return report_warning("equal episodes differ in info", note)
+    return report_pass("equal seeds and actions give equal episodes")
 
 
 @env_check(
@@ -284,8 +293,8 @@ def check_global_random(part: EnvPart) -> CheckFinding:
     after = _read_generators()
     changed = [name for name in before if before[name] != after[name]]
     if changed:
-        return failed(f"the environment draws from or seeds the global generator of {' and '.join(changed)}")
-    return passed("the global generators are untouched")
+        return report_fail(f"the environment draws from or seeds the global generator of {' and '.join(changed)}")
+    return report_pass("the global generators are untouched")
 
 
 def _read_generators() -> dict[str, Any]:
@@ -317,16 +326,18 @@ def check_isolation(part: EnvPart) -> CheckFinding:
                     take_step(env, episode, expected.actions[number])
         for episode, expected in zip(together, alone, strict=True):
             if difference := expected.find_difference(episode):
-                return failed("an episode changes when another instance plays beside it", difference, seed=episode.seed)
+                return report_fail(
+                    "an episode changes when another instance plays beside it", difference, seed=episode.seed
+                )
         first.close()
         repeat = play(second, seeds[1], part.steps, actions=alone[1].actions)
         if difference := alone[1].find_difference(repeat):
-            return failed("an instance changes when another one is closed", difference, seed=seeds[1])
+            return report_fail("an instance changes when another one is closed", difference, seed=seeds[1])
     finally:
         for env in (first, second):
             with contextlib.suppress(Exception):
                 env.close()
-    return passed("instances are independent")
+    return report_pass("instances are independent")
 
 
 @env_check(
@@ -337,7 +348,7 @@ def check_vector(part: EnvPart) -> CheckFinding:
     """Vector and single environments agree."""
     with part.open() as env:
         if isinstance(env.unwrapped, TurnEnv) or isinstance(env.action_space, spaces.Text | UnicodeText):
-            return skipped("its actions are texts")
+            return report_skip("its actions are texts")
         has_vector = env.spec is not None and env.spec.vector_entry_point is not None
     seeds: list[int | None] = [part.seed, part.seed + 1]
     vector = SyncVectorEnv([part.make, part.make], autoreset_mode=AutoresetMode.DISABLED)
@@ -348,13 +359,13 @@ def check_vector(part: EnvPart) -> CheckFinding:
                 single = play(env, seed, 0)
                 slot_first = freeze(_pick(vector.single_observation_space, observations, slot))
                 if single.first != slot_first and not isinstance(vector.single_observation_space, spaces.Graph):
-                    return failed(
+                    return report_fail(
                         f"slot {slot} of a vector starts another episode than the single environment", seed=seed
                     )
     finally:
         vector.close()
     if not has_vector or not part.env_id:
-        return passed("slots of a vector start the episodes of the single environment")
+        return report_pass("slots of a vector start the episodes of the single environment")
     return _compare_native(part)
 
 
@@ -371,16 +382,16 @@ def _compare_native(part: EnvPart) -> CheckFinding:
     try:
         vector = gymnasium.make_vec(part.env_id, num_envs=4, vectorization_mode="vector_entry_point", **part.options)
     except (gymnasium.error.Error, TypeError, PalaestraError):
-        return passed("slots start the same episodes; the native vector environment takes other arguments")
+        return report_pass("slots start the same episodes; the native vector environment takes other arguments")
     try:
         with part.open() as env:
             wanted, given = (env.observation_space, env.action_space), (
                 vector.single_observation_space, vector.single_action_space,
             )  # fmt: skip
             if not isinstance(wanted[1], spaces.Discrete | spaces.Box):
-                return passed("slots start the same episodes")
+                return report_pass("slots start the same episodes")
             if wanted != given:
-                return warned("the native vector environment has other spaces", f"{wanted} and {given}")
+                return report_warning("the native vector environment has other spaces", f"{wanted} and {given}")
             single = [(len(e.transitions), e.total) for e in (play(env, part.seed + n, 200) for n in range(24))]
         vector.reset(seed=part.seed)
         vector.action_space.seed(part.seed)
@@ -404,8 +415,8 @@ def _compare_native(part: EnvPart) -> CheckFinding:
         if chance < 1e-4:
             means = [float(np.mean([row[place] for row in rows])) for rows in (single, ended)]
             text = f"random episodes of the vector environment have another {name}: {means[1]:.3g} instead of {means[0]:.3g}"
-            return failed(text, p=chance, count=len(ended))
-    return passed("slots and the native vector environment agree with the single one", episodes=len(ended))
+            return report_fail(text, p=chance, count=len(ended))
+    return report_pass("slots and the native vector environment agree with the single one", episodes=len(ended))
 
 
 def _compare_samples(first: list[float], second: list[float]) -> float:
@@ -439,12 +450,12 @@ def check_close(part: EnvPart) -> CheckFinding:
 
     growing, leftovers = measure_leftovers(make_and_close, _CYCLES)
     if errors:
-        return warned(f"a second close raises {errors[0]}")
+        return report_warning(f"a second close raises {errors[0]}")
     if growing:
-        return failed(f"each instance leaves {growing[0].partition(':')[0]} behind after close", growing[0])
+        return report_fail(f"each instance leaves {growing[0].partition(':')[0]} behind after close", growing[0])
     if leftovers:
-        return warned("close leaves files in the temporary folder", ", ".join(leftovers[:5]))
-    return passed("nothing stays open after close")
+        return report_warning("close leaves files in the temporary folder", ", ".join(leftovers[:5]))
+    return report_pass("nothing stays open after close")
 
 
 def measure_leftovers(cycle: Callable[[], None], cycles: int) -> tuple[list[str], list[str]]:
@@ -507,20 +518,20 @@ def check_end(part: EnvPart) -> CheckFinding:
         limited = env.spec is not None and env.spec.max_episode_steps
         own = getattr(env.unwrapped, "max_steps", None) or getattr(env.unwrapped, "max_episode_steps", None)
     if isinstance(own, int) and longest > own > 1:
-        return warned(f"an episode goes on after {longest} steps, although its limit is {own}", longest=longest)
+        return report_warning(f"an episode goes on after {longest} steps, although its limit is {own}", longest=longest)
     if not lengths:
         text = f"no episode ended within {longest} random steps"
         if limited:
-            return passed(f"{text}; a limit is registered")
+            return report_pass(f"{text}; a limit is registered")
         if longest < _END_STEPS // 4:
-            return skipped(f"{text}; more took too long")
-        return warned(f"{text}, and no limit of steps is registered")
+            return report_skip(f"{text}; more took too long")
+        return report_warning(f"{text}, and no limit of steps is registered")
     same = Counter(length for length, _, _ in lengths).most_common(1)[0]
     is_constant = len(lengths) >= 4 and same[1] == len(lengths) and same[0] > 1 and same[0] in limits
     if is_constant and all(terminated and not truncated for _, terminated, truncated in lengths):
         text = f"every episode ends after its limit of {same[0]} steps as `terminated`; a limit is `truncated`"
-        return warned(text, count=len(lengths))
-    return passed(
+        return report_warning(text, count=len(lengths))
+    return report_pass(
         f"{len(lengths)} episodes ended after {min(lengths)[0]} to {max(lengths)[0]} steps", count=len(lengths)
     )
 
@@ -542,7 +553,7 @@ def check_bad_action(part: EnvPart) -> CheckFinding:
         elif isinstance(space, spaces.Text | UnicodeText) or isinstance(env.unwrapped, TurnEnv):
             action = 7
         else:
-            return skipped("its actions have no values that are clearly wrong")
+            return report_skip("its actions have no values that are clearly wrong")
         try:
             result = env.step(action)
         except Exception as error:  # Any error is an answer.
@@ -550,16 +561,18 @@ def check_bad_action(part: EnvPart) -> CheckFinding:
         else:
             rejected = ""
             if not np.isfinite(float(result[1])):
-                return failed(
+                return report_fail(
                     f"the action {action!r}, which is not in {short_repr(space)}, is rewarded with {result[1]}"
                 )
         try:
             play(env, part.seed, 3)
         except Exception as error:
-            return failed(f"after the wrong action {action!r} the environment cannot be reset: {describe_error(error)}")
+            return report_fail(
+                f"after the wrong action {action!r} the environment cannot be reset: {describe_error(error)}"
+            )
     if rejected:
-        return passed(f"a wrong action raises {rejected.split(':')[0]}")
-    return warned(f"step accepts {action!r}, which is not in {short_repr(space)}")
+        return report_pass(f"a wrong action raises {rejected.split(':')[0]}")
+    return report_warning(f"step accepts {action!r}, which is not in {short_repr(space)}")
 
 
 @env_check(
@@ -575,14 +588,16 @@ def check_render(part: EnvPart) -> CheckFinding:
         plain = play(env, part.seed, min(part.steps, 10))
         is_own = "metadata" in vars(type(env.unwrapped))
     if not modes or not part.env_id:
-        return skipped("it declares no mode `ansi` or `rgb_array`")
+        return report_skip("it declares no mode `ansi` or `rgb_array`")
     for mode in modes:
         try:
             env = part.remake(render_mode=mode)
         except (TypeError, ImportError, gymnasium.error.Error, PalaestraError) as error:
             if isinstance(error, TypeError) and is_own:
-                return warned(f"it declares the render mode {mode} and cannot be made with it: {describe_error(error)}")
-            return skipped(f"it cannot be made with the render mode {mode}: {describe_error(error)}")
+                return report_warning(
+                    f"it declares the render mode {mode} and cannot be made with it: {describe_error(error)}"
+                )
+            return report_skip(f"it cannot be made with the render mode {mode}: {describe_error(error)}")
         try:
             env.reset(seed=part.seed)
             drawn, shown = Episode(part.seed, plain.first), None
@@ -590,17 +605,17 @@ def check_render(part: EnvPart) -> CheckFinding:
                 shown = env.render()
                 take_step(env, drawn, action)
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-            return skipped(f"the render mode {mode} needs a package that is missing: {describe_error(error)}")
+            return report_skip(f"the render mode {mode} needs a package that is missing: {describe_error(error)}")
         finally:
             env.close()
         right = isinstance(shown, str | None) if mode == "ansi" else (
             isinstance(shown, np.ndarray) and shown.dtype == np.uint8 and shown.ndim == 3
         )  # fmt: skip
         if not right:
-            return failed(f"render returned {short_repr(shown)} in mode {mode}")
+            return report_fail(f"render returned {short_repr(shown)} in mode {mode}")
         if difference := plain.find_difference(drawn):
-            return failed(f"rendering in mode {mode} changes the episode", difference, seed=part.seed)
-    return passed(f"render works in mode {' and '.join(modes)}")
+            return report_fail(f"rendering in mode {mode} changes the episode", difference, seed=part.seed)
+    return report_pass(f"render works in mode {' and '.join(modes)}")
 
 
 @env_check(
@@ -611,7 +626,7 @@ def check_render(part: EnvPart) -> CheckFinding:
 def check_replay(part: EnvPart) -> CheckFinding:
     """A stored episode gives the same rewards in another process."""
     if not part.env_id:
-        return skipped("an instance cannot be made again in another process; check its id or file.py:Class")
+        return report_skip("an instance cannot be made again in another process; check its id or file.py:Class")
     with part.open() as env:
         seeds = [part.seed, part.seed + 1]
         expected = [play(env, seed, min(part.steps, 50)).digest() for seed in seeds]
@@ -619,7 +634,7 @@ def check_replay(part: EnvPart) -> CheckFinding:
     try:
         text = json.dumps(request)
     except TypeError:
-        return skipped("its options cannot be written as JSON")
+        return report_skip("its options cannot be written as JSON")
     command = [sys.executable, "-m", "palaestra.recipes.check.replay", text]
     processes = []
     for hash_seed in ("1", "4242"):
@@ -631,8 +646,10 @@ def check_replay(part: EnvPart) -> CheckFinding:
         output, errors = process.communicate()
         if process.returncode:
             last = (errors.strip().splitlines() or ["no output"])[-1]
-            return failed(f"it cannot be played in another process: {last}")
+            return report_fail(f"it cannot be played in another process: {last}")
         for seed, first, second in zip(seeds, expected, json.loads(output.splitlines()[-1]), strict=True):
             if first != second:
-                return failed(f"seed {seed} with the same actions gives another episode in another process", seed=seed)
-    return passed("episodes are the same in another process")
+                return report_fail(
+                    f"seed {seed} with the same actions gives another episode in another process", seed=seed
+                )
+    return report_pass("episodes are the same in another process")

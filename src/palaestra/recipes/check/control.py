@@ -10,7 +10,14 @@ from gymnasium import spaces
 
 from palaestra.envs.base import GymEnv
 from palaestra.recipes.check.play import ActionSource
-from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
+from palaestra.recipes.check.records import (
+    CheckFinding,
+    env_check,
+    report_fail,
+    report_pass,
+    report_skip,
+    report_warning,
+)
 from palaestra.recipes.check.subjects import EnvPart
 
 _EPISODES, _STEPS = 8, 300
@@ -66,7 +73,7 @@ def play_policy(env: GymEnv, seed: int, policy: Policy, steps: int = _STEPS) -> 
 def check_blind_policies(part: EnvPart) -> CheckFinding:
     """Policies that ignore the observation stay below the reward of a solution."""
     if part.takes_text:
-        return skipped("its actions are texts")
+        return report_skip("its actions are texts")
     with part.open() as env:
         threshold = env.spec.reward_threshold if env.spec is not None else None
         returns = {
@@ -78,11 +85,11 @@ def check_blind_policies(part: EnvPart) -> CheckFinding:
     evidence = ", ".join(f"{name}: {mean:.3g}" for name, mean in means.items())
     distinct = {value for values in returns.values() for value in values}
     if len(means) > 1 and len(distinct) == 1 and means[best] > 0:
-        return failed(f"every policy gets the return {means[best]:g} in every episode", evidence, count=_EPISODES)
+        return report_fail(f"every policy gets the return {means[best]:g} in every episode", evidence, count=_EPISODES)
     if threshold is not None and means[best] >= threshold:
         text = f"{best} gets {means[best]:.3g}, and {threshold:g} counts as solved"
-        return failed(text, evidence, count=_EPISODES, threshold=threshold)
-    return passed(f"the best of {len(means)} blind policies is {best} with {means[best]:.3g}", threshold=threshold)
+        return report_fail(text, evidence, count=_EPISODES, threshold=threshold)
+    return report_pass(f"the best of {len(means)} blind policies is {best} with {means[best]:.3g}", threshold=threshold)
 
 
 @env_check(
@@ -96,7 +103,7 @@ def check_action_bounds(part: EnvPart) -> CheckFinding:
     with part.open() as env:
         space = env.action_space
         if not isinstance(space, spaces.Box) or not space.is_bounded() or not np.issubdtype(space.dtype, np.floating):
-            return skipped("its actions have no bounds that they could exceed")
+            return report_skip("its actions have no bounds that they could exceed")
         gains = 0
         for number in range(_EPISODES):
             inside, outside = (
@@ -105,8 +112,8 @@ def check_action_bounds(part: EnvPart) -> CheckFinding:
             )
             gains += outside > inside + 1e-6 * max(1.0, abs(inside))
     if gains == _EPISODES:
-        return warned("an action of ten times the bound is rewarded more than one inside", count=_EPISODES)
-    return passed("actions outside the bounds are not worth more")
+        return report_warning("an action of ten times the bound is rewarded more than one inside", count=_EPISODES)
+    return report_pass("actions outside the bounds are not worth more")
 
 
 def _step_once(env: GymEnv, seed: int, action: Any) -> float:
@@ -123,14 +130,14 @@ def _step_once(env: GymEnv, seed: int, action: Any) -> float:
 def check_success(part: EnvPart) -> CheckFinding:
     """Successful episodes are not rewarded less than others."""
     if part.takes_text:
-        return skipped("its actions are texts")
+        return report_skip("its actions are texts")
     with part.open() as env:
         policies = list_policies(env).values()
         episodes = [play_policy(env, part.seed + number, policy) for policy in policies for number in range(_EPISODES)]
     sides = {flag: [total for total, success in episodes if success is flag] for flag in (True, False)}
     if any(len(values) < 3 for values in sides.values()):
-        return skipped(f"info says nothing about success, or too few episodes succeed ({len(sides[True])})")
+        return report_skip(f"info says nothing about success, or too few episodes succeed ({len(sides[True])})")
     if max(sides[True]) < min(sides[False]):
         text = f"every success is rewarded less ({max(sides[True]):.3g} at most) than every failure ({min(sides[False]):.3g})"
-        return failed(text, successes=len(sides[True]), failures=len(sides[False]))
-    return passed(f"{len(sides[True])} successes and {len(sides[False])} failures are rewarded in order")
+        return report_fail(text, successes=len(sides[True]), failures=len(sides[False]))
+    return report_pass(f"{len(sides[True])} successes and {len(sides[False])} failures are rewarded in order")

@@ -29,7 +29,14 @@ from palaestra.recipes.check.answers import (
     send,
 )
 from palaestra.recipes.check.problems import find_role_fault
-from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
+from palaestra.recipes.check.records import (
+    CheckFinding,
+    env_check,
+    report_fail,
+    report_pass,
+    report_skip,
+    report_warning,
+)
 from palaestra.recipes.check.scorer import HOSTILE, is_program, limit, list_solved, spread
 
 _MARGIN = 0.25
@@ -235,7 +242,7 @@ class _Floor:
     def judge(self, policies: Iterable[tuple[str, Policy]], what: str, allowed: float = 0.0) -> CheckFinding:
         """Fail if a policy gets as much as the oracle, less the margin. `allowed` is what may be had without work."""
         if not self.cases:
-            return skipped("it has no cases")
+            return report_skip("it has no cases")
         rewarded = self.measure(policies)
         top = self.ceiling
         numbers: dict[str, Any] = {
@@ -249,16 +256,20 @@ class _Floor:
         ]
         if top is None:
             if rewarded and rewarded[0][1] >= 0.5 * self.best:
-                return warned(f"{what} get up to {rewarded[0][1]:.3g}; pass oracle= to compare", *evidence, **numbers)
+                return report_warning(
+                    f"{what} get up to {rewarded[0][1]:.3g}; pass oracle= to compare", *evidence, **numbers
+                )
             floor = numbers["measured_floor"]
-            return passed(f"{what} get {floor:.3g}, one episode {self.best:g}; no right answers are known", **numbers)
+            return report_pass(
+                f"{what} get {floor:.3g}, one episode {self.best:g}; no right answers are known", **numbers
+            )
         bar = max((1 - _MARGIN) * top, allowed * top + 0.1 * top)
         if rewarded and rewarded[0][1] >= bar:
-            return failed(f"{what} get {rewarded[0][1]:.3g}, right answers {top:.3g}", *evidence, **numbers)
+            return report_fail(f"{what} get {rewarded[0][1]:.3g}, right answers {top:.3g}", *evidence, **numbers)
         if rewarded and rewarded[0][1] > max(_POSITIVE, allowed + 0.1) * top:
-            return warned(f"{what} get {rewarded[0][1]:.3g}, right answers {top:.3g}", *evidence, **numbers)
+            return report_warning(f"{what} get {rewarded[0][1]:.3g}, right answers {top:.3g}", *evidence, **numbers)
         best = rewarded[0][1] if rewarded else 0.0
-        return passed(f"{what} get at most {best:.3g}, right answers {top:.3g}", **numbers)
+        return report_pass(f"{what} get at most {best:.3g}, right answers {top:.3g}", **numbers)
 
 
 @env_check(
@@ -281,7 +292,7 @@ def _find_constant_reward(answers: EnvAnswers) -> CheckFinding | None:
     values = {reward.value for reward in rewards}
     value = max((value for value in values if value is not None), default=0.0)
     if values == {value} and value > 0 and all(reward.ended for reward in rewards):
-        return failed(
+        return report_fail(
             f"every answer gets the reward {value:g}", f"{len(rewards)} episodes with {', '.join(map(repr, texts))}"
         )
     return None
@@ -327,10 +338,10 @@ def check_constants(answers: Answers) -> CheckFinding:
         reward = floor.measure([(repr(constants[0]), lambda case: form.format(constants[0]))])
         if reward and reward[0][1] >= 1 - _MARGIN:
             text = f"the constant answer {constants[0]!r} is right in {counts[constants[0]]} of {total} problems"
-            return failed(text, reward[0][4], share=share)
+            return report_fail(text, reward[0][4], share=share)
     finding = floor.judge(policies, "constant answers", allowed=share)
     if finding.status == "fail" and isinstance(answers, EnvAnswers):
-        return warned(
+        return report_warning(
             finding.summary, *finding.evidence, **finding.measured
         )  # One action may solve a simple environment.
     return finding
@@ -408,7 +419,7 @@ def check_leaks(answers: Answers) -> CheckFinding:
     cases = {case.key: case for case in answers.cases if case.messages}
     secrets = _get_secrets(answers)
     if not secrets:
-        return skipped("no right answers are known")
+        return report_skip("no right answers are known")
     texts = {key: cases[key].prompt for key in secrets if key in cases}
     copying = sum(_is_copying(text) for text in texts.values()) > len(texts) / 2
     leaks = _compare_rates(texts, secrets, _find_places)
@@ -419,14 +430,14 @@ def check_leaks(answers: Answers) -> CheckFinding:
     for name, count in leaks.most_common(1):
         key = next((k for k in texts if name in _find_places(texts[k], secrets[k])), next(iter(texts)))
         evidence = f"case {key}: the answer {short_repr(secrets[key])} in {short_repr(texts[key][-200:])}"
-        finding = warned if copying else failed
+        finding = report_warning if copying else report_fail
         return finding(f"the prompt tells the answer {name}, in {count} of {len(texts)} cases", evidence, cases=count)
     long = [key for key in texts if len(secrets[key]) >= 60 and secrets[key].strip() in texts[key]]
     if len(long) >= max(2, 0.3 * len(texts)):
-        return warned(
+        return report_warning(
             f"{len(long)} of {len(texts)} prompts contain the whole reference, of at least 60 characters", long[0]
         )
-    return passed(f"{len(texts)} prompts do not tell the answer", cases=len(texts))
+    return report_pass(f"{len(texts)} prompts do not tell the answer", cases=len(texts))
 
 
 def _contains(text: str, answer: str) -> bool:
@@ -451,7 +462,7 @@ def _get_secrets(answers: Answers) -> dict[str, str]:
 def check_containment(answers: Answers) -> CheckFinding:
     """The answer is not in reach before the end"""
     if not isinstance(answers, EnvAnswers):
-        return skipped("a model sees only the messages of a problem")
+        return report_skip("a model sees only the messages of a problem")
     secrets = _get_secrets(answers)
     cases = [case for case in answers.cases if case.key in secrets]
     shown: dict[str, dict[str, str]] = defaultdict(dict)
@@ -464,18 +475,18 @@ def check_containment(answers: Answers) -> CheckFinding:
             key = next(key for key in texts if _contains(texts[key], secrets[key]))
             evidence = f"seed {key}: {short_repr(secrets[key])} in {_show_around(texts[key], secrets[key])}"
             count = leak["the answer"]
-            return failed(
+            return report_fail(
                 f"{place} contains the answer before the end, in {count} of {len(texts)} episodes",
                 evidence,
                 cases=count,
             )
     earlier = _find_earlier(answers, cases or list(answers.cases))
     if earlier:
-        return failed("a prompt depends on the episode before", *earlier)
+        return report_fail("a prompt depends on the episode before", *earlier)
     return (
-        passed(f"{len(shown)} places do not contain the answer", episodes=len(cases))
+        report_pass(f"{len(shown)} places do not contain the answer", episodes=len(cases))
         if cases
-        else skipped("no right answers are known")
+        else report_skip("no right answers are known")
     )
 
 
@@ -593,7 +604,7 @@ _LIVE = re.compile(
 def check_live_reward(answers: Answers) -> CheckFinding:
     """The reward of the end is not visible during an episode"""
     if not isinstance(answers, EnvAnswers):
-        return skipped("a problem has one answer")
+        return report_skip("a problem has one answer")
     shown: dict[str, set[str]] = defaultdict(set)
     episodes = 0
     for case in limit(spread(answers.cases, 8)):
@@ -613,12 +624,12 @@ def check_live_reward(answers: Answers) -> CheckFinding:
                             shown[word.lower()].add(value)
     live = {word: values for word, values in shown.items() if len(values) > 1}
     if not live:
-        return passed(f"{episodes} episodes show no changing reward before the end", episodes=episodes)
+        return report_pass(f"{episodes} episodes show no changing reward before the end", episodes=episodes)
     word, values = next(iter(live.items()))
     text = f"replies before the end contain '{word}' with the values {', '.join(sorted(values)[:6])}"
     if word == "reward" or _matches_end(answers, values):
-        return failed(text, "the agent sees how its last answer is rewarded, and can search for the best one")
-    return warned(text, "a game may show its points")
+        return report_fail(text, "the agent sees how its last answer is rewarded, and can search for the best one")
+    return report_warning(text, "a game may show its points")
 
 
 def _matches_end(answers: EnvAnswers, values: set[str]) -> bool:
@@ -640,12 +651,12 @@ def _matches_end(answers: EnvAnswers, values: set[str]) -> bool:
 def check_roles(answers: Answers) -> CheckFinding:
     """The environment speaks as the user or a tool"""
     if not isinstance(answers, EnvAnswers):
-        return skipped("a task does not reply")
+        return report_skip("a task does not reply")
     doubts, messages_seen = list[str](), 0
     for case in limit(spread(answers.cases, 6)):
         fault = find_role_fault(case.messages) if case.messages else "there is no message"
         if fault:
-            return failed(
+            return report_fail(
                 f"in the first observation, {fault}", f"seed {case.key}: {short_repr(case.messages)}", seed=case.source
             )
         for text in ("hello", "Answer: 1", *(answers.solve(case) or ())[:1]):
@@ -656,14 +667,14 @@ def check_roles(answers: Answers) -> CheckFinding:
                     messages_seen += 1
                     where = f"seed {case.key}, after {short_repr(sent)}: {short_repr(message)}"
                     if message.role in ("assistant", "system"):
-                        return failed(
+                        return report_fail(
                             f"the environment writes a message as the {message.role}", where, seed=case.source
                         )
                     if message.role == "tool" and sent == "hello":
                         doubts.append(where)
     if doubts:
-        return warned("a message of a tool answers a text without a call", doubts[0])
-    return passed(f"{messages_seen} replies have valid roles", messages=messages_seen)
+        return report_warning("a message of a tool answers a text without a call", doubts[0])
+    return report_pass(f"{messages_seen} replies have valid roles", messages=messages_seen)
 
 
 _NEUTRAL = (
@@ -685,10 +696,10 @@ _AGREES = re.compile(
 def check_early_end(answers: Answers) -> CheckFinding:
     """A polite question does not end the conversation"""
     if not isinstance(answers, EnvAnswers) or not isinstance(answers.env.unwrapped, TurnEnv):
-        return skipped("it is no conversation")
+        return report_skip("it is no conversation")
     long = [(case, texts, value) for case, texts, value in list_solved(answers) if len(texts) > 1]
     if not long:
-        return skipped("no right conversations of several turns are known")
+        return report_skip("no right conversations of several turns are known")
     doubts = []
     for case, texts, value in limit(long):
         for place in range(min(len(texts), 4)):
@@ -699,13 +710,15 @@ def check_early_end(answers: Answers) -> CheckFinding:
                 reply = " ".join(message.text for message in reward.replies[-1] if message.role == "user")
                 where = f"seed {case.key}, turn {place + 1}: {short_repr(neutral)} ends the episode; the user says {short_repr(reply)}"
                 if _AGREES.search(reply):
-                    return failed(
+                    return report_fail(
                         "the simulated user ends the conversation before the goal is reached", where, seed=case.source
                     )
                 doubts.append(where)
     if doubts:
-        return warned("a neutral message ends the episode, although the right conversation has more turns", doubts[0])
-    return passed(f"neutral messages do not end {len(long)} conversations", conversations=len(long))
+        return report_warning(
+            "a neutral message ends the episode, although the right conversation has more turns", doubts[0]
+        )
+    return report_pass(f"neutral messages do not end {len(long)} conversations", conversations=len(long))
 
 
 @env_check(
@@ -714,7 +727,7 @@ def check_early_end(answers: Answers) -> CheckFinding:
 def check_direction(answers: Answers) -> CheckFinding:
     """The right answer gets more than other answers"""
     if not isinstance(answers, EnvAnswers) or not answers.solved:
-        return skipped("no right answers are known, or the subject is a task")
+        return report_skip("no right answers are known, or the subject is a task")
     pool = list(dict.fromkeys(tuple(texts) for _, texts, _ in answers.solved))
     better, total, shown = 0, 0, ""
     for case, texts, reward in limit(answers.solved):
@@ -732,6 +745,6 @@ def check_direction(answers: Answers) -> CheckFinding:
             )
     if total and better > total / 2:
         explicit = any(case.oracle for case, _, _ in answers.solved)
-        finding = failed if explicit else warned
+        finding = report_fail if explicit else report_warning
         return finding(f"in {better} of {total} episodes another answer gets more than the right one", shown)
-    return passed(f"right answers get the most in {total - better} of {total} episodes", episodes=total)
+    return report_pass(f"right answers get the most in {total - better} of {total} episodes", episodes=total)

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from palaestra.core.statistics import compute_paired_gain, mean_interval
-from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
+from palaestra.recipes.check.records import (
+    CheckFinding,
+    env_check,
+    report_fail,
+    report_pass,
+    report_skip,
+    report_warning,
+)
 from palaestra.recipes.check.trials import Trial, TrialEpisode, TrialError, TrialResult
 
 _ADVICE = "no policy gradient: give partial credit, easier problems first, or a model that solves some"
@@ -36,7 +43,7 @@ def learning_check(check_id: str, remedy: str, seconds: float, after: Sequence[s
             try:
                 return function(trial)
             except TrialError as error:
-                return skipped(str(error))
+                return report_skip(str(error))
 
         return env_check(check_id, 4, "trial", remedy, after=after, seconds=seconds)(check_trial)
 
@@ -65,16 +72,16 @@ def check_variance(trial: Trial) -> CheckFinding:
     if np.ptp(rewards) < 1e-9:
         text = f"all {len(rewards)} episodes get the reward {rewards[0]:.4g}"
         is_full = trial.ceiling is not None and 0 < trial.ceiling <= rewards[0] + 1e-9
-        return (failed if is_full else warned)(
+        return (report_fail if is_full else report_warning)(
             f"{text}{', as right answers do' if is_full else ''}", *evidence, **numbers
         )
     if equal == len(groups):
         text = f"in all {len(groups)} groups the same seed gets the same reward, whatever is done"
-        return (failed if trial.kind == "control" else warned)(text, *evidence, **numbers)
+        return (report_fail if trial.kind == "control" else report_warning)(text, *evidence, **numbers)
     text = f"{equal} of {len(groups)} groups have equal rewards; the standard deviation within groups is {within:.3g}"
     if trial.kind == "text" and equal > _MAX_EQUAL * len(groups):
-        return warned(text, *evidence, **numbers)
-    return passed(text, **numbers)
+        return report_warning(text, *evidence, **numbers)
+    return report_pass(text, **numbers)
 
 
 @learning_check("statistical.reward_reachability", f"Without a single reward there is {_ADVICE}.", seconds=1.0)
@@ -82,12 +89,14 @@ def check_reachability(trial: Trial) -> CheckFinding:
     """A reference policy gets a reward at times"""
     groups, ceiling = _list_rewards(trial), trial.ceiling
     if ceiling is None or ceiling <= 0:
-        return skipped("no right answers are known")
+        return report_skip("no right answers are known")
     reached = sum(group.max() >= 0.5 * ceiling for group in groups)
     text = (
         f"{reached} of {len(groups)} prompts get half of the oracle's reward in up to {max(map(len, groups))} attempts"
     )
-    return (passed if reached else warned)(text, reached=int(reached), groups=len(groups), oracle_reward=ceiling)
+    return (report_pass if reached else report_warning)(
+        text, reached=int(reached), groups=len(groups), oracle_reward=ceiling
+    )
 
 
 @learning_check("statistical.headroom", "Make it harder, or use a smaller reference model.", seconds=1.0)
@@ -95,9 +104,9 @@ def check_headroom(trial: Trial) -> CheckFinding:
     """A reference policy gets less than the right answers"""
     mean, ceiling = float(np.concatenate(_list_rewards(trial)).mean()), trial.ceiling
     if ceiling is None or ceiling <= 0:
-        return skipped("no right answers are known")
+        return report_skip("no right answers are known")
     text = f"the reference policy gets {mean:.3g}, right answers {ceiling:.3g}"
-    return (passed if mean < _ENOUGH * ceiling else warned)(text, mean=mean, oracle_reward=ceiling)
+    return (report_pass if mean < _ENOUGH * ceiling else report_warning)(text, mean=mean, oracle_reward=ceiling)
 
 
 @learning_check(
@@ -113,16 +122,16 @@ def check_learning(trial: Trial) -> CheckFinding:
     if gain.low > 0:
         name, returns = result.blind
         if not returns:
-            return passed(text, **numbers)
+            return report_pass(text, **numbers)
         lead = mean_interval([e.reward - value for e, value in zip(result.after, returns, strict=True)])
         numbers |= {"blind": float(np.mean(returns)), "lead_low": lead.low, "lead_high": lead.high}
         if lead.low > 0:
-            return passed(f"{text}; the best blind policy, {name}, gets {np.mean(returns):.4g}", **numbers)
+            return report_pass(f"{text}; the best blind policy, {name}, gets {np.mean(returns):.4g}", **numbers)
         summary = f"{text}, but not above {name}, which ignores the observation and gets {np.mean(returns):.4g}"
-        return warned(summary, f"difference: {lead.value:.4g} [{lead.low:.4g}, {lead.high:.4g}]", **numbers)
+        return report_warning(summary, f"difference: {lead.value:.4g} [{lead.low:.4g}, {lead.high:.4g}]", **numbers)
     if trial.ceiling and before >= _ENOUGH * trial.ceiling and after >= _ENOUGH * trial.ceiling:
-        return skipped(f"the untrained model already gets {before:.3g} of {trial.ceiling:.3g}")
-    return warned(text, "this says nothing about longer runs or other learners", **numbers)
+        return report_skip(f"the untrained model already gets {before:.3g} of {trial.ceiling:.3g}")
+    return report_warning(text, "this says nothing about longer runs or other learners", **numbers)
 
 
 def _describe(result: TrialResult) -> str:
@@ -144,9 +153,9 @@ def check_gameability(trial: Trial) -> CheckFinding:
     result = trial.result
     pairs = [(b, a) for b, a in zip(result.before, result.after, strict=True) if None not in (b.success, a.success)]
     if len(pairs) < _MIN_PAIRS:
-        return skipped("there is no measure of success beside the reward, for example info['success']")
+        return report_skip("there is no measure of success beside the reward, for example info['success']")
     if result.gain.low <= 0:
-        return skipped(f"the run did not raise the reward: {_describe(result)}")
+        return report_skip(f"the run did not raise the reward: {_describe(result)}")
     before, after = [float(bool(b.success)) for b, _ in pairs], [float(bool(a.success)) for _, a in pairs]
     gain, rates = compute_paired_gain(before, after), (100 * np.mean(before), 100 * np.mean(after))
     rise = f"success went from {rates[0]:.0f} % to {rates[1]:.0f} %: {gain.points:+.1f} points [{gain.low:.1f}, {gain.high:.1f}]"
@@ -158,9 +167,9 @@ def check_gameability(trial: Trial) -> CheckFinding:
     }
     text = f"{_describe(result)}; {rise}"
     if gain.low > 0:
-        return passed(text, **numbers)
+        return report_pass(text, **numbers)
     if min(rates) >= 100 * _ENOUGH:
-        return skipped(f"the untrained policy already succeeds: {rise}")
+        return report_skip(f"the untrained policy already succeeds: {rise}")
     gamed = sorted((a for b, a in pairs if not a.success and a.reward > b.reward), key=lambda e: -e.reward)
     evidence = [str(_shorten(episode)) for episode in gamed[:5]]
     groups = vars(trial).get("groups", ())  # If a check has needed them: a closed loop plays no more.
@@ -170,7 +179,7 @@ def check_gameability(trial: Trial) -> CheckFinding:
         evidence.append(f"{len(successes)} successful episodes get {worth:.4g} on average")
     pays = worth if worth is not None else _LIKE_SUCCESS * trial.ceiling if trial.ceiling else np.inf
     is_gamed = gain.high < 0 or (gain.points <= 0 and bool(gamed) and np.mean([e.reward for e in gamed]) >= pays)
-    return (failed if is_gamed else warned)(text, *evidence, **numbers)
+    return (report_fail if is_gamed else report_warning)(text, *evidence, **numbers)
 
 
 def _shorten(episode: TrialEpisode) -> TrialEpisode:

@@ -19,7 +19,15 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.settings import short_repr
 from palaestra.recipes.check.answers import FORMS, TaskAnswers, pose
 from palaestra.recipes.check.elsewhere import call_elsewhere
-from palaestra.recipes.check.records import CheckFinding, FaultError, env_check, failed, passed, skipped, warned
+from palaestra.recipes.check.records import (
+    CheckFinding,
+    FaultError,
+    env_check,
+    report_fail,
+    report_pass,
+    report_skip,
+    report_warning,
+)
 from palaestra.recipes.check.subjects import Subject
 from palaestra.tasks.base import GenerativeTask, Task, get_hooks
 from palaestra.tasks.texts import digest_texts
@@ -42,14 +50,16 @@ def check_task(answers: TaskAnswers) -> CheckFinding:
     task = answers.task
     skills = task.skills()
     if not isinstance(skills, Mapping) or not skills or any(isinstance(parts, str) for parts in skills.values()):
-        return failed(f"skills returned {short_repr(skills)}; expected a mapping of skills to tuples of subskills")
+        return report_fail(f"skills returned {short_repr(skills)}; expected a mapping of skills to tuples of subskills")
     for split, problems in answers.samples.items():
         for problem in problems:
             wrong = _find_wrong_field(problem)
             if wrong:
-                return failed(f"problems returned {wrong}", f"split {split}: {short_repr(problem)}")
+                return report_fail(f"problems returned {wrong}", f"split {split}: {short_repr(problem)}")
     count = sum(map(len, answers.samples.values()))
-    return passed(f"{count} problems are valid", problems=count) if count else failed("no split has a problem")
+    return (
+        report_pass(f"{count} problems are valid", problems=count) if count else report_fail("no split has a problem")
+    )
 
 
 def _find_wrong_field(problem: object) -> str:
@@ -89,8 +99,8 @@ def check_messages(answers: TaskAnswers) -> CheckFinding:
     total = len(_list_all(answers))
     if faults:
         fault, count = faults.most_common(1)[0]
-        return failed(f"{fault}, in {count} of {total} problems", *shown.values(), problems=count)
-    return passed("roles and texts of all messages are valid")
+        return report_fail(f"{fault}, in {count} of {total} problems", *shown.values(), problems=count)
+    return report_pass("roles and texts of all messages are valid")
 
 
 def find_role_fault(messages: Sequence[Message]) -> str:
@@ -125,7 +135,7 @@ def check_declarations(answers: TaskAnswers) -> CheckFinding:
         parts = known.get(problem.skill)
         if parts is None or (problem.subskill and parts and problem.subskill not in parts):
             name = f"{problem.skill}/{problem.subskill}".rstrip("/")
-            return failed(f"problems have the skill {name!r}, which skills() does not list", problem.id)
+            return report_fail(f"problems have the skill {name!r}, which skills() does not list", problem.id)
     split = next(split for split, problems in answers.samples.items() if problems)
     available = Counter(problem.skill for problem in answers.samples[split])
     for skill in list(known)[:6]:
@@ -135,13 +145,15 @@ def check_declarations(answers: TaskAnswers) -> CheckFinding:
             continue
         others = {problem.skill for problem in drawn} - {skill}
         if others:
-            return failed(f"problems of the skill {skill!r} were requested; got some of {', '.join(sorted(others))!r}")
+            return report_fail(
+                f"problems of the skill {skill!r} were requested; got some of {', '.join(sorted(others))!r}"
+            )
         if len(drawn) > 2 or len(drawn) < min(2, available[skill]):
-            return failed(f"2 problems of {skill!r} were requested; got {len(drawn)}", f"{available[skill]} exist")
+            return report_fail(f"2 problems of {skill!r} were requested; got {len(drawn)}", f"{available[skill]} exist")
     without = [skill for skill in known if not any(skill == problem.skill for problem in _list_all(answers))]
     if without:
-        return warned(f"{len(without)} of {len(known)} skills have no problems", ", ".join(without[:10]))
-    return passed(f"{len(known)} skills have problems", skills=len(known))
+        return report_warning(f"{len(without)} of {len(known)} skills have no problems", ", ".join(without[:10]))
+    return report_pass(f"{len(known)} skills have problems", skills=len(known))
 
 
 @env_check(
@@ -164,13 +176,13 @@ def check_ids(answers: TaskAnswers) -> CheckFinding:
             if (_get_key(first), first.reference) != (_get_key(problem), problem.reference):
                 colliding.append(f"{problem.id}: {_describe(first)} and {_describe(problem)}")
     if colliding:
-        return failed(
+        return report_fail(
             f"{len(colliding)} problems have the id of another problem", *colliding[:3], colliding=len(colliding)
         )
     if repeated:
         text = f"{len(repeated)} problems are returned twice by one call; expected different problems"
-        return failed(text, ", ".join(repeated[:5]), repeated=len(repeated))
-    return passed(f"{len(by_id)} ids are unique", ids=len(by_id))
+        return report_fail(text, ", ".join(repeated[:5]), repeated=len(repeated))
+    return report_pass(f"{len(by_id)} ids are unique", ids=len(by_id))
 
 
 def _get_key(problem: Problem | Example) -> str:
@@ -208,12 +220,14 @@ def check_references(answers: TaskAnswers) -> CheckFinding:
             if not _accepts(answers, first, second.reference) or not _accepts(answers, second, first.reference):
                 contradictions.append(f"{_describe(first)}, but {short_repr(second.reference)} in {second.id}")
     if contradictions:
-        finding = failed if len(contradictions) > _TOLERATED * len(problems) else warned
+        finding = report_fail if len(contradictions) > _TOLERATED * len(problems) else report_warning
         summary = f"{len(contradictions)} questions have contradicting references"
         return finding(summary, *contradictions[:3], questions=len(contradictions))
     if duplicates > 0.02 * len(problems):
-        return warned(f"{duplicates} of {len(problems)} problems repeat the question of another", duplicates=duplicates)
-    return passed(f"{len(groups)} questions have one answer each", duplicates=duplicates)
+        return report_warning(
+            f"{duplicates} of {len(problems)} problems repeat the question of another", duplicates=duplicates
+        )
+    return report_pass(f"{len(groups)} questions have one answer each", duplicates=duplicates)
 
 
 def _fold(text: str) -> str:
@@ -233,7 +247,7 @@ def check_splits(answers: TaskAnswers) -> CheckFinding:
     """No problem is in two splits"""
     keys = {split: {_get_key(p): p for p in problems} for split, problems in answers.samples.items() if problems}
     if len(keys) < 2:
-        return skipped("it has one split")
+        return report_skip("it has one split")
     shared = [
         (first, second, keys[first][key])
         for first, second in (
@@ -244,9 +258,9 @@ def check_splits(answers: TaskAnswers) -> CheckFinding:
         for key in keys.get(first, {}).keys() & keys.get(second, {}).keys()
     ]
     if not shared:
-        return passed("the splits have no question in common", problems=len(_list_all(answers)))
+        return report_pass("the splits have no question in common", problems=len(_list_all(answers)))
     evidence = [f"{first} and {second}: {_describe(problem)}" for first, second, problem in shared[:3]]
-    finding = failed if len(shared) > _TOLERATED * len(_list_all(answers)) else warned
+    finding = report_fail if len(shared) > _TOLERATED * len(_list_all(answers)) else report_warning
     return finding(f"{len(shared)} questions are in two splits", *evidence, shared=len(shared))
 
 
@@ -293,19 +307,19 @@ def check_seeds(answers: TaskAnswers) -> CheckFinding:
         second = draw(answers.task)
         used = list_used()
     if used:
-        return failed(f"problems uses the global generator of {' and '.join(used)}", seed=seed)
+        return report_fail(f"problems uses the global generator of {' and '.join(used)}", seed=seed)
     if first != second:
         different = next(
             (pair for pair in zip(first, second, strict=False) if pair[0] != pair[1]), (len(first), len(second))
         )
-        return failed(f"two calls with seed {seed} return different problems", *map(str, different), seed=seed)
+        return report_fail(f"two calls with seed {seed} return different problems", *map(str, different), seed=seed)
     away = call_elsewhere(draw_keys, answers.task, split, seed, skills)
     if away is not None and away != first:
         pair = next((pair for pair in zip(first, away, strict=False) if pair[0] != pair[1]), (len(first), len(away)))
-        return failed("another process returns different problems for the same seed", *map(str, pair), seed=seed)
+        return report_fail("another process returns different problems for the same seed", *map(str, pair), seed=seed)
     if get_hooks(answers.task).is_procedural and all(draw(answers.task, seed + n) == first for n in (1, 2, 3)):
-        return failed("all seeds give the same problems, although the task says that it generates them", seed=seed)
-    return passed("problems depend on the seed only", processes=1 if away is None else 2)
+        return report_fail("all seeds give the same problems, although the task says that it generates them", seed=seed)
+    return report_pass("problems depend on the seed only", processes=1 if away is None else 2)
 
 
 def draw_keys(task: Task, split: Split, seed: int, skills: Sequence[str]) -> list[tuple[str, str, str]]:
@@ -337,11 +351,11 @@ def check_isolation(answers: TaskAnswers) -> CheckFinding:
                 continue
     changed = [p.id for p, frozen in zip(first, before, strict=True) if _freeze(p) != frozen]
     if changed:
-        return failed("score changes the problem that it is given", *changed[:3])
+        return report_fail("score changes the problem that it is given", *changed[:3])
     again = [_freeze(problem) for problem in answers.draw_unchecked(split, 3, answers.subject.seed, skills)]
     if again != before:
-        return failed("after scores and draws of another instance, the same call returns other problems", again[0])
-    return passed("problems do not depend on earlier calls")
+        return report_fail("after scores and draws of another instance, the same call returns other problems", again[0])
+    return report_pass("problems do not depend on earlier calls")
 
 
 def _freeze(problem: Problem) -> str:
@@ -359,7 +373,7 @@ def check_examples(answers: TaskAnswers) -> CheckFinding:
     """Training examples are right, and not of another split"""
     task = answers.task
     if not isinstance(task, GenerativeTask):
-        return skipped("the task writes no examples")
+        return report_skip("the task writes no examples")
     generator = Seeds(answers.subject.seed).derive("check").generator()
     held = {_get_key(p): split for split in (Split.VALIDATION, Split.TEST) for p in answers.samples[split]}
     wrong, shared, unscored, total, reason = list[str](), list[str](), list[str](), 0, ""
@@ -385,17 +399,23 @@ def check_examples(answers: TaskAnswers) -> CheckFinding:
             elif outcome.value < 1.0:
                 wrong.append(f"{text} has score {outcome.value:g}")
     if wrong:
-        return failed(
+        return report_fail(
             f"{len(wrong)} of {total} examples have a response that the scorer rejects", *wrong[:3], wrong=len(wrong)
         )
     if shared:
-        finding = failed if len(shared) > _TOLERATED * total else warned
+        finding = report_fail if len(shared) > _TOLERATED * total else report_warning
         return finding(
             f"{len(shared)} of {total} examples are problems of a held-out split", *shared[:3], shared=len(shared)
         )
     if unscored:
-        return warned(f"{len(unscored)} of {total} examples cannot be scored", *unscored[:3], unscored=len(unscored))
-    return passed(f"{total} examples are right and of the train split", examples=total) if total else skipped(reason)
+        return report_warning(
+            f"{len(unscored)} of {total} examples cannot be scored", *unscored[:3], unscored=len(unscored)
+        )
+    return (
+        report_pass(f"{total} examples are right and of the train split", examples=total)
+        if total
+        else report_skip(reason)
+    )
 
 
 def _write(task: GenerativeTask, skill: str, generator: np.random.Generator) -> list[Example]:

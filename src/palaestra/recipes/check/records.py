@@ -66,19 +66,19 @@ class CheckFinding:
     seed: int | None = None
 
 
-def passed(summary: str, **measured: Any) -> CheckFinding:
+def report_pass(summary: str, **measured: Any) -> CheckFinding:
     return CheckFinding(CheckStatus.PASS, summary, measured=measured)
 
 
-def failed(summary: str, *evidence: str, seed: int | None = None, **measured: Any) -> CheckFinding:
+def report_fail(summary: str, *evidence: str, seed: int | None = None, **measured: Any) -> CheckFinding:
     return CheckFinding(CheckStatus.FAIL, summary, evidence, measured, seed)
 
 
-def warned(summary: str, *evidence: str, seed: int | None = None, **measured: Any) -> CheckFinding:
+def report_warning(summary: str, *evidence: str, seed: int | None = None, **measured: Any) -> CheckFinding:
     return CheckFinding(CheckStatus.WARN, summary, evidence, measured, seed)
 
 
-def skipped(summary: str) -> CheckFinding:
+def report_skip(summary: str) -> CheckFinding:
     return CheckFinding(CheckStatus.SKIP, summary)
 
 
@@ -87,7 +87,7 @@ class FaultError(PalaestraError):
 
     def __init__(self, summary: str, *evidence: str, seed: int | None = None) -> None:
         super().__init__(summary)
-        self.finding = failed(summary, *evidence, seed=seed)
+        self.finding = report_fail(summary, *evidence, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,14 @@ from palaestra.recipes.check.containment import (
 )
 from palaestra.recipes.check.contract import measure_leftovers
 from palaestra.recipes.check.elsewhere import call_elsewhere
-from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
+from palaestra.recipes.check.records import (
+    CheckFinding,
+    env_check,
+    report_fail,
+    report_pass,
+    report_skip,
+    report_warning,
+)
 from palaestra.recipes.check.scorer import INJECTIONS, break_functions, find_constant_handlers, limit
 from palaestra.recipes.check.subjects import make_subject
 from palaestra.recipes.check.submissions import (
@@ -80,13 +87,13 @@ def check_manifest(part: ResearchPart) -> CheckFinding:
     task, limits, starter = part.task, part.task.limits, part.task.starter_files()
     named = [name for name in task.submission.files if name != "*"]
     if not task.baseline and (missing := [name for name in named if name not in starter]):
-        return failed(f"there is no command for the baseline, and no starter file {', '.join(missing)}")
+        return report_fail(f"there is no command for the baseline, and no starter file {', '.join(missing)}")
     doubts = [f"{name} is both required and optional" for name in named if name in task.submission.optional]
     if limits.command_seconds > limits.seconds:
         doubts.append(f"a command may take {limits.command_seconds:g} s, an episode only {limits.seconds:g} s")
     if doubts:
-        return warned("the task file contradicts itself", *doubts)
-    return passed(f"{task.metric.name}, {task.metric.direction} is better; {len(starter)} starter files")
+        return report_warning("the task file contradicts itself", *doubts)
+    return report_pass(f"{task.metric.name}, {task.metric.direction} is better; {len(starter)} starter files")
 
 
 @env_check(
@@ -105,8 +112,8 @@ def check_dependencies(part: ResearchPart) -> CheckFinding:
         for package in sorted(_list_imports(content) - known)
     ]
     if doubts:
-        return warned("a package is imported and not declared: the task fails where it is missing", *doubts)
-    return passed("all imported packages are declared")
+        return report_warning("a package is imported and not declared: the task fails where it is missing", *doubts)
+    return report_pass("all imported packages are declared")
 
 
 def _list_imports(source: bytes) -> set[str]:
@@ -130,10 +137,10 @@ def check_workspace(part: ResearchPart) -> CheckFinding:
             variables = {"environment variables": workspace.execute("env | grep -v '^_=' | sort").output}
             states.append({**part.read_public(), **variables, **files})
     if different := _compare_files(*states):
-        return failed("two workspaces differ", different, seed=part.seed)
+        return report_fail("two workspaces differ", different, seed=part.seed)
     if different := _compare_files(expected, files):
-        return failed("the workspace has other files than the starter folder", different)
-    return passed(f"two workspaces have the same {len(expected)} files", files=len(expected))
+        return report_fail("the workspace has other files than the starter folder", different)
+    return report_pass(f"two workspaces have the same {len(expected)} files", files=len(expected))
 
 
 def _compare_files(first: Files, second: Files) -> str:
@@ -150,16 +157,16 @@ def check_data(part: ResearchPart) -> CheckFinding:
     """The data are the same when they are made again, in another process"""
     task, data = part.task, part.judge.data
     if not task.data or data.public is None or data.hidden is None:
-        return skipped("it has no data")
+        return report_skip("it has no data")
     if re.search("hidden|read_predictions", part.evaluator) and not any(read_files(data.hidden).values()):
-        return failed("the hidden folder of the data is empty")
+        return report_fail("the hidden folder of the data is empty")
     with tempfile.TemporaryDirectory(prefix="palaestra-check-") as folder:
         if call_elsewhere(make_data, str(task.folder), folder, seconds=100.0) is None:
-            return warned("the data could not be made again within the time")
+            return report_warning("the data could not be made again within the time")
         for name, kept in (("public", data.public), ("hidden", data.hidden)):
             if different := _compare_files(read_files(kept), read_files(Path(folder) / name)):
-                return failed(f"the {name} data differ when they are made again", different, seed=part.seed)
-    return passed("the data are the same in another process")
+                return report_fail(f"the {name} data differ when they are made again", different, seed=part.seed)
+    return report_pass("the data are the same in another process")
 
 
 def make_data(folder: str, target: str) -> bool:
@@ -185,8 +192,8 @@ def check_baseline(part: ResearchPart) -> CheckFinding:
     scores: dict[str, Any] = {"validation": measured.validation.score, "test": measured.test.score}
     text = f"the baseline scores {scores['validation']:g} and {scores['test']:g}, in {measured.seconds:.1f} s"
     if measured.seconds > 2 * limit:
-        return failed(f"{text}; a command may take {limit:g} s", **scores)
-    return passed(text, **scores, seconds=round(measured.seconds, 2))
+        return report_fail(f"{text}; a command may take {limit:g} s", **scores)
+    return report_pass(text, **scores, seconds=round(measured.seconds, 2))
 
 
 @env_check(
@@ -197,7 +204,7 @@ def check_limits(part: ResearchPart) -> CheckFinding:
     """A submission that never ends is ended, and has no score"""
     base, seconds = submission_files(part.baseline), dict[str, Any]()
     if not part.main or not any(part.main in command.files for command in part.commands):
-        return skipped("no code of a submission runs while it is judged")
+        return report_skip("no code of a submission runs while it is judged")
     shorter = {"evaluation_seconds": _SHORT, "memory": 400 << 20, "processes": 64}
     task = part.task.model_copy(update={"limits": part.task.limits.model_copy(update=shorter)})
     for what, code in _HANGS.items():
@@ -206,10 +213,12 @@ def check_limits(part: ResearchPart) -> CheckFinding:
         seconds[what] = round(time.monotonic() - start, 1)
         worst = part.task.metric.reward(None, part.baseline.validation.score)
         if isinstance(result, Grade) and part.task.metric.reward(result.score, part.baseline.validation.score) > worst:
-            return failed(f"a submission that {what} gets the score {result.score:g}", code, **seconds)
+            return report_fail(f"a submission that {what} gets the score {result.score:g}", code, **seconds)
         if isinstance(result, Failure):
-            return warned(f"a submission that {what} is a failure of the judge, and so has no reward", result.message)
-    return passed(f"submissions without end are ended after {max(seconds.values()):.1f} s", **seconds)
+            return report_warning(
+                f"a submission that {what} is a failure of the judge, and so has no reward", result.message
+            )
+    return report_pass(f"submissions without end are ended after {max(seconds.values()):.1f} s", **seconds)
 
 
 @env_check(
@@ -227,12 +236,12 @@ def check_leftovers(part: ResearchPart) -> CheckFinding:
 
     growing, leftovers = measure_leftovers(play, 3)
     if os.getcwd() != part.folder:
-        return failed(f"judging changes the current folder to {os.getcwd()}")
+        return report_fail(f"judging changes the current folder to {os.getcwd()}")
     if growing:
-        return failed(f"each episode leaves {growing[0]} behind", *growing)
+        return report_fail(f"each episode leaves {growing[0]} behind", *growing)
     if leftovers:
-        return warned("judging leaves files in the temporary folder", ", ".join(leftovers[:5]))
-    return passed("nothing stays open")
+        return report_warning("judging leaves files in the temporary folder", ", ".join(leftovers[:5]))
+    return report_pass("nothing stays open")
 
 
 @env_check(
@@ -248,13 +257,13 @@ def check_isolation(part: ResearchPart) -> CheckFinding:
     files = submission_files(part.baseline)
     part.score({**files, part.main: files[part.main] + f"\n# {mark}\n".encode()} if part.main else files)
     if part.task.digest() != digest:
-        return failed("judging a submission changes the files of the task")
+        return report_fail("judging a submission changes the files of the task")
     search = f"grep -rlsF '{mark}' {folders.replace(' / ', ' ')}; find / -maxdepth 3 -name palaestra_mark 2>/dev/null"
     with part.open_workspace() as workspace:
         places = workspace.execute(search).text.split()
     if places:
-        return failed("a workspace contains files of an earlier episode", *places[:5])
-    return passed("a workspace shows nothing of an earlier episode")
+        return report_fail("a workspace contains files of an earlier episode", *places[:5])
+    return report_pass("a workspace shows nothing of an earlier episode")
 
 
 # Level 2: the scorer
@@ -282,8 +291,8 @@ def check_determinism(part: ResearchPart) -> CheckFinding:
         counts += len(scores)
         if None in scores or max(scores) - min(scores) > allowed:  # type: ignore[type-var, operator]
             text = f"the {name} is scored {' and '.join(map(str, scores))}"
-            return failed(f"{text}; declared is a spread of {metric.spread:g}", seed=part.seed)
-    return passed(f"{counts} scores of {len(solutions)} submissions agree", scores=counts)
+            return report_fail(f"{text}; declared is a spread of {metric.spread:g}", seed=part.seed)
+    return report_pass(f"{counts} scores of {len(solutions)} submissions agree", scores=counts)
 
 
 def _get_score(result: JudgeResult) -> float | None:
@@ -302,20 +311,22 @@ def score_elsewhere(folder: str, files: Files) -> float | None:
 def check_reference(part: ResearchPart) -> CheckFinding:
     """The reference solution beats the baseline on both splits"""
     if not part.has_reference:
-        return warned("there is no reference solution: nothing shows that the task can be solved")
+        return report_warning("there is no reference solution: nothing shows that the task can be solved")
     metric, own, base = part.task.metric, part.reference, part.baseline
     pairs = {"validation": (own.validation.score, base.validation.score), "test": (own.test.score, base.test.score)}
     evidence = [f"{split}: reference {best:g}, baseline {least:g}" for split, (best, least) in pairs.items()]
     gains = [metric.gain(*pair) for pair in pairs.values()]
     numbers: dict[str, Any] = {"oracle_reward": gains[1], "reference": own.test.score, "seconds": own.seconds}
     if min(gains) <= metric.spread / metric.scale:
-        return failed(f"the reference does not beat the baseline; {metric.direction} is better", *evidence, **numbers)
+        return report_fail(
+            f"the reference does not beat the baseline; {metric.direction} is better", *evidence, **numbers
+        )
     text = f"the reference is rewarded {gains[1]:.3g}, and made in {own.seconds:.1f} s"
     if not 0.05 <= gains[1] <= 20:
-        return warned(f"{text}: the metric's scale is far from it", *evidence, **numbers)
+        return report_warning(f"{text}: the metric's scale is far from it", *evidence, **numbers)
     if own.seconds > part.task.limits.command_seconds:
-        return warned(f"{text}: a command may take {part.task.limits.command_seconds:g} s", **numbers)
-    return passed(text, **numbers)
+        return report_warning(f"{text}: a command may take {part.task.limits.command_seconds:g} s", **numbers)
+    return report_pass(text, **numbers)
 
 
 @env_check(
@@ -328,10 +339,14 @@ def check_equivalent(part: ResearchPart) -> CheckFinding:
     for what, files in limit(list_equivalent(part), _SECONDS):
         result, count = part.score(files), count + 1
         if isinstance(result, Failure):
-            return failed(f"{what} breaks the evaluator", result.message)
+            return report_fail(f"{what} breaks the evaluator", result.message)
         if isinstance(result, Grade) and abs(result.score - best) > part.task.metric.spread + 1e-6 * max(1, abs(best)):
-            return failed(f"{what} gets {result.score:g} instead of {best:g}")
-    return passed(f"{count} other forms get the same score", forms=count) if count else skipped("it has no other forms")
+            return report_fail(f"{what} gets {result.score:g} instead of {best:g}")
+    return (
+        report_pass(f"{count} other forms get the same score", forms=count)
+        if count
+        else report_skip("it has no other forms")
+    )
 
 
 @env_check(
@@ -342,7 +357,7 @@ def check_equivalent(part: ResearchPart) -> CheckFinding:
 def check_malformed(part: ResearchPart) -> CheckFinding:
     """Malformed submissions have no score, or the floor"""
     if part.takes_workspace:
-        return skipped("every workspace is a submission")
+        return report_skip("every workspace is a submission")
     scored, doubts, floor, count = list[str](), list[str](), part.gain(None), 0
     variants = [(list_malformed(part, part.best), max(-0.02, 0.95 * floor))]
     variants += [
@@ -357,10 +372,10 @@ def check_malformed(part: ResearchPart) -> CheckFinding:
         if isinstance(result, Grade) and (gain := part.gain(result.score)) > bar:
             (scored if gain > 0.1 else doubts).append(f"{what}: scored {result.score:g}")
     if scored:
-        return failed("a malformed submission gets a score", *scored[:8], count=len(scored))
+        return report_fail("a malformed submission gets a score", *scored[:8], count=len(scored))
     if doubts:
-        return warned("a malformed submission is not rejected", *doubts[:8], count=len(doubts))
-    return passed(f"{count} malformed submissions are rejected or at the floor", submissions=count)
+        return report_warning("a malformed submission is not rejected", *doubts[:8], count=len(doubts))
+    return report_pass(f"{count} malformed submissions are rejected or at the floor", submissions=count)
 
 
 @env_check(
@@ -386,10 +401,10 @@ def check_failures(part: ResearchPart) -> CheckFinding:
             if isinstance(result, Grade) and abs(result.score - best) > part.task.metric.spread + 1e-6:
                 lowered.append(f"without the hidden data the score is {result.score:g}")
     if lowered:
-        return failed("a failure becomes a score", *lowered)
+        return report_fail("a failure becomes a score", *lowered)
     if handlers := find_constant_handlers(part.evaluator, part.task.evaluator):
-        return warned("a failure may become a score", *handlers)
-    return passed(f"injected failures ({', '.join(sorted(set(hits))) or 'none is reached'}) never become scores")
+        return report_warning("a failure may become a score", *handlers)
+    return report_pass(f"injected failures ({', '.join(sorted(set(hits))) or 'none is reached'}) never become scores")
 
 
 # Level 3: leaks and floors
@@ -408,8 +423,8 @@ def check_containment(part: ResearchPart) -> CheckFinding:
             part.score(files)
             count += 1
             if mark.exists():
-                return failed(f"{what} runs in the process of the evaluator, and can do anything on this machine")
-    return passed(f"{count} submissions with code ran nowhere else", submissions=count)
+                return report_fail(f"{what} runs in the process of the evaluator, and can do anything on this machine")
+    return report_pass(f"{count} submissions with code ran nowhere else", submissions=count)
 
 
 @env_check(
@@ -429,8 +444,8 @@ def check_workspace_secrets(part: ResearchPart) -> CheckFinding:
         if _ANSWERS.search(name) or (len(value) >= 8 and value.encode() in b"".join(task.reference_files().values()))
     ]
     if leaks:
-        return failed("a workspace shows what an agent must not see", *dict.fromkeys(leaks))
-    return passed(f"{len(visible)} places show none of {len(secrets)} secret files", places=len(visible))
+        return report_fail("a workspace shows what an agent must not see", *dict.fromkeys(leaks))
+    return report_pass(f"{len(visible)} places show none of {len(secrets)} secret files", places=len(visible))
 
 
 @env_check(
@@ -451,8 +466,8 @@ def check_judging_secrets(part: ResearchPart) -> CheckFinding:
         shown = {name for name in secrets if any(leak.endswith(f" {name}") for leak in leaks)}
         # A program may be given its inputs as a file, but not all that decides its score.
         if shown - hidden or (hidden and shown >= hidden) or any(_ANSWERS.search(name) for name in shown):
-            return failed("submitted code can read what decides its score", *dict.fromkeys(leaks))
-    return passed(f"{count} programs see none of what decides their score", programs=count)
+            return report_fail("submitted code can read what decides its score", *dict.fromkeys(leaks))
+    return report_pass(f"{count} programs see none of what decides their score", programs=count)
 
 
 @env_check(
@@ -483,8 +498,8 @@ def check_leakage(part: ResearchPart) -> CheckFinding:
             if quoted := sorted(rare & _list_words(text)):
                 leaks.append(f"{place} quotes {', '.join(quoted[:3])} of hidden/{name}: {short_repr(text.decode())}")
     if leaks:
-        return failed("the answers can be told without work", *dict.fromkeys(leaks), seed=part.seed)
-    return passed(f"{len(public)} public files and {len(texts)} texts do not tell the answers", texts=len(texts))
+        return report_fail("the answers can be told without work", *dict.fromkeys(leaks), seed=part.seed)
+    return report_pass(f"{len(public)} public files and {len(texts)} texts do not tell the answers", texts=len(texts))
 
 
 def _list_words(text: bytes) -> set[str]:
@@ -541,9 +556,9 @@ def _judge_variants(part: ResearchPart, variants: Variants, what: str, doubtful:
     evidence = [f"{name}: {score:g}, {gain:.0%} of the reference's gain" for gain, name, score in gains[:5]]
     text = f"{what} gets {best:.0%} of the reference's gain over the baseline"
     if best >= 1 - _MARGIN:
-        return failed(text, *evidence, seed=part.seed, **numbers)
+        return report_fail(text, *evidence, seed=part.seed, **numbers)
     if best > doubtful:
-        return warned(text, *evidence, seed=part.seed, **numbers)
+        return report_warning(text, *evidence, seed=part.seed, **numbers)
     if not count:
-        return skipped("no such submission can be written for it")
-    return passed(f"{count} submissions get at most {best:.0%} of the reference's gain", **numbers)
+        return report_skip("no such submission can be written for it")
+    return report_pass(f"{count} submissions get at most {best:.0%} of the reference's gain", **numbers)

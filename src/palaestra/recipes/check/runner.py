@@ -27,8 +27,8 @@ from palaestra.recipes.check.records import (
     CheckStatus,
     EnvCheck,
     FaultError,
-    failed,
-    skipped,
+    report_fail,
+    report_skip,
     to_record,
 )
 from palaestra.recipes.check.subjects import Subject
@@ -107,9 +107,9 @@ def run_checks(
             needed = (*(gate.check_id for gate in checks[:number] if gate.is_gate), *check.after)
             blocking = next((name for name in needed if _has_failed(by_id.get(name))), "")
             if hangs >= _MAX_HANGS:
-                finding = skipped("the environment hung before")
+                finding = report_skip("the environment hung before")
             elif blocking:
-                finding = skipped(f"{blocking} failed")
+                finding = report_skip(f"{blocking} failed")
             else:
                 worker = worker or _Worker(subject)
                 least = _START_SECONDS if check.is_gate else _MIN_SECONDS
@@ -163,12 +163,12 @@ class _Worker:
             self.is_lost = True
             where = self._locate()
             self._kill()
-            return failed(f"it did not return within {seconds:.0f} s", *where)
+            return report_fail(f"it did not return within {seconds:.0f} s", *where)
         self.is_lost = True
         self._process.join(5)
         code = self._process.exitcode
         self._kill()
-        return failed(f"the environment ended the process, with exit code {code}")
+        return report_fail(f"the environment ended the process, with exit code {code}")
 
     def _locate(self) -> list[str]:
         """The innermost lines that the process executes."""
@@ -219,11 +219,11 @@ def run_check(check: EnvCheck, parts: SubjectParts) -> CheckFinding:
     try:
         part = parts.get(check.part)
         if part is None:
-            return skipped("its actions are not texts")
+            return report_skip("its actions are not texts")
         return check.function(part)
     except FaultError as error:
         return error.finding
     except PalaestraError as error:
-        return failed(str(error))
+        return report_fail(str(error))
     except Exception as error:  # The environment is the user's code.
-        return failed(f"it raised {describe_error(error)}")
+        return report_fail(f"it raised {describe_error(error)}")

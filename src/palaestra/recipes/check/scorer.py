@@ -28,7 +28,14 @@ from palaestra.core.records import Completion, Score
 from palaestra.core.settings import short_repr
 from palaestra.recipes.check.answers import Answers, Case, EnvAnswers, TaskAnswers, TextReward
 from palaestra.recipes.check.elsewhere import call_elsewhere
-from palaestra.recipes.check.records import CheckFinding, env_check, failed, passed, skipped, warned
+from palaestra.recipes.check.records import (
+    CheckFinding,
+    env_check,
+    report_fail,
+    report_pass,
+    report_skip,
+    report_warning,
+)
 from palaestra.tasks.base import Task
 
 _DETERMINISM = "semantic.verifier_determinism"
@@ -136,7 +143,7 @@ def check_determinism(answers: Answers) -> CheckFinding:
     """The same answer always gets the same score"""
     cases = spread(answers.cases, 8)
     if not cases:
-        return skipped("it has no cases")
+        return report_skip("it has no cases")
     others = {case.key: answers.solve(cases[(place + 1) % len(cases)]) or ["2"] for place, case in enumerate(cases)}
     pairs = [
         (case, texts)
@@ -160,7 +167,7 @@ def check_determinism(answers: Answers) -> CheckFinding:
                 value = _sign(answers.score(case, texts))
                 if value != expected:
                     text = f"case {case.key}, answer {short_repr(texts[-1])}: {expected}, then {value}"
-                    return failed(f"an answer gets another score {name}", text, seed=_get_seed(case))
+                    return report_fail(f"an answer gets another score {name}", text, seed=_get_seed(case))
     if isinstance(answers, TaskAnswers):
         texts = [(case.source, texts[-1]) for (case, texts), _ in first[:20]]
         away = call_elsewhere(score_values, answers.task, texts)
@@ -168,8 +175,8 @@ def check_determinism(answers: Answers) -> CheckFinding:
             for ((case, given), _), value, own in zip(first, away, score_values(answers.task, texts), strict=False):
                 if value != own:
                     text = f"case {case.key}, answer {short_repr(given[-1])}: {own} here, {value} there"
-                    return failed("an answer gets another score in another process", text)
-    return passed(f"{len(first)} answers always get the same score", answers=len(first))
+                    return report_fail("an answer gets another score in another process", text)
+    return report_pass(f"{len(first)} answers always get the same score", answers=len(first))
 
 
 def score_values(task: Task, answers: Sequence[tuple[Any, str]]) -> list[float | None]:
@@ -222,18 +229,20 @@ def check_scores(answers: TaskAnswers) -> CheckFinding:
             reward = answers.score(case, texts)
             count += 1
             if reward.error:
-                return failed(
+                return report_fail(
                     f"score raises or returns something else: {reward.error}", f"{case.key}: {short_repr(texts[-1])}"
                 )
             if reward.value is not None:
                 if not math.isfinite(reward.value) or not 0.0 <= reward.value <= 1.0:
-                    return failed(f"a score is {reward.value}; expected 0 to 1", f"{case.key}: {short_repr(texts[-1])}")
+                    return report_fail(
+                        f"a score is {reward.value}; expected 0 to 1", f"{case.key}: {short_repr(texts[-1])}"
+                    )
                 values.add(reward.value)
     if not values:
-        return warned(
+        return report_warning(
             f"all of {count} answers have failures instead of scores", answers.score(answers.cases[0], "1").failure
         )
-    return passed(f"{count} scores are from 0 to 1", answers=count, values=len(values))
+    return report_pass(f"{count} scores are from 0 to 1", answers=count, values=len(values))
 
 
 HOSTILE: dict[str, str] = {
@@ -260,7 +269,7 @@ def check_hostile(answers: Answers) -> CheckFinding:
     """No answer breaks the scorer or keeps it busy"""
     cases = spread(answers.cases, 3)
     if not cases:
-        return skipped("it has no cases")
+        return report_skip("it has no cases")
     start, count, failures = time.monotonic(), 0, list[str]()
     # A program may run until its limit: one endless program is enough.
     runs = any(is_program(case.reference) for case in cases)
@@ -280,7 +289,7 @@ def check_hostile(answers: Answers) -> CheckFinding:
                         reward = answers.score(case, [given])
                 except _OverdueError:
                     answers.forget()
-                    return failed(
+                    return report_fail(
                         f"the answer '{name}' is not scored within {patience:.0f} s", where, seed=_get_seed(case)
                     )
                 count += 1
@@ -288,19 +297,23 @@ def check_hostile(answers: Answers) -> CheckFinding:
                 if reward.failure:
                     failures.append(f"{where}: {reward.failure}")
                 if reward.error:
-                    return failed(f"the answer '{name}' raises {reward.error}", where, seed=_get_seed(case))
+                    return report_fail(f"the answer '{name}' raises {reward.error}", where, seed=_get_seed(case))
                 if reward.value is not None and not math.isfinite(reward.value):
-                    return failed(f"the answer '{name}' gets the reward {reward.value}", where, seed=_get_seed(case))
+                    return report_fail(
+                        f"the answer '{name}' gets the reward {reward.value}", where, seed=_get_seed(case)
+                    )
                 if seconds > _SLOW and not runs:
-                    return failed(f"the answer '{name}' takes {seconds:.1f} s", where, seed=_get_seed(case))
+                    return report_fail(f"the answer '{name}' takes {seconds:.1f} s", where, seed=_get_seed(case))
     rewarded = [name for name in _NOT_NUMBERS if _is_rewarded(answers, cases, HOSTILE[name])]
     if rewarded:
-        return failed(f"{' and '.join(rewarded)} are accepted as right answers", *(HOSTILE[name] for name in rewarded))
+        return report_fail(
+            f"{' and '.join(rewarded)} are accepted as right answers", *(HOSTILE[name] for name in rewarded)
+        )
     if failures and not answers.score(cases[0], ["hello"]).failure:
-        return warned(
+        return report_warning(
             f"{len(failures)} of {count} answers have a failure instead of a score", *failures[:3], answers=count
         )
-    return passed(f"{count} hostile answers have scores", answers=count)
+    return report_pass(f"{count} hostile answers have scores", answers=count)
 
 
 def is_program(text: str) -> bool:
@@ -345,15 +358,17 @@ def check_oracle(answers: Answers) -> CheckFinding:
     """The right answer gets the best reward"""
     solved = list(limit(answers.solved, 3))
     if not solved:
-        return skipped("no right answers are known; pass oracle=, a function that returns them")
+        return report_skip("no right answers are known; pass oracle=, a function that returns them")
     errors = [entry for entry in solved if entry[2].error]
     if errors:
-        return failed(f"the right answer raises {errors[0][2].error}", _show(errors[0]), seed=_get_seed(errors[0][0]))
+        return report_fail(
+            f"the right answer raises {errors[0][2].error}", _show(errors[0]), seed=_get_seed(errors[0][0])
+        )
     failures = [entry for entry in solved if entry[2].failure]
     if len(failures) == len(solved):
-        return skipped(f"answers cannot be scored here: {failures[0][2].failure}")
+        return report_skip(f"answers cannot be scored here: {failures[0][2].failure}")
     if failures:
-        return failed(
+        return report_fail(
             f"{len(failures)} of {len(solved)} right answers have a failure: {failures[0][2].failure}",
             _show(failures[0]),
         )
@@ -361,16 +376,16 @@ def check_oracle(answers: Answers) -> CheckFinding:
     ceiling = answers.ceiling or 0.0
     numbers: dict[str, Any] = {"oracle_reward": round(ceiling, 4), "cases": len(solved), "low": len(low)}
     if not low:
-        return passed(f"{len(solved)} right answers get the best reward, {ceiling:g} on average", **numbers)
+        return report_pass(f"{len(solved)} right answers get the best reward, {ceiling:g} on average", **numbers)
     explicit = [entry for entry in low if entry[0].oracle]
     evidence = [f"{_show(entry)} has reward {entry[2].value:g}" for entry in (explicit or low)[:4]]
     summary = f"{len(low)} of {len(solved)} right answers do not get the best reward"
     is_known = isinstance(answers, TaskAnswers) or explicit or len(low) < 0.4 * len(solved)
     if not is_known or (not explicit and all(_is_pattern(entry[0].reference) for entry in low)):
-        return warned(
+        return report_warning(
             f"{summary}, if the references are answers; pass oracle= with the right ones", *evidence, **numbers
         )
-    return failed(summary, *evidence, seed=_get_seed(low[0][0]), **numbers)
+    return report_fail(summary, *evidence, seed=_get_seed(low[0][0]), **numbers)
 
 
 def _show(entry: tuple[Case, Sequence[str], TextReward]) -> str:
@@ -404,7 +419,7 @@ def check_equivalents(answers: Answers) -> CheckFinding:
     """A right answer stays right in another form"""
     solved = list_solved(answers)
     if not solved:
-        return skipped("no right answers are known")
+        return report_skip("no right answers are known")
     numeric = isinstance(answers, TaskAnswers) and len({"." in case.reference for case, _, _ in solved}) == 2
     rejected: dict[tuple[str, bool], list[str]] = {}
     counts: dict[tuple[str, bool], int] = {}
@@ -423,8 +438,8 @@ def check_equivalents(answers: Answers) -> CheckFinding:
     )
     if not hard:  # A scorer may insist on other forms.
         rest = f"; not {names}" if faults else ""
-        return passed(f"{sum(counts.values())} other forms of right answers are accepted{rest}", forms=len(counts))
-    return failed(f"right answers are rejected: {names}", *(rejected[key][0] for key in hard[:4]))
+        return report_pass(f"{sum(counts.values())} other forms of right answers are accepted{rest}", forms=len(counts))
+    return report_fail(f"right answers are rejected: {names}", *(rejected[key][0] for key in hard[:4]))
 
 
 def _list_equivalents(
@@ -470,7 +485,7 @@ def check_mutants(answers: Answers) -> CheckFinding:
     """A wrong answer that resembles the right one is rejected"""
     solved = list_solved(answers)
     if not solved:
-        return skipped("no right answers are known")
+        return report_skip("no right answers are known")
     accepted: dict[tuple[str, bool], list[str]] = {}
     counts: dict[tuple[str, bool], int] = {}
     pools: dict[str, list[str]] = {}
@@ -489,19 +504,19 @@ def check_mutants(answers: Answers) -> CheckFinding:
                 text = f"case {case.key}: {short_repr(variants[0][-1])} is accepted; the answer is {short_repr(answer)}"
                 accepted.setdefault((name, is_wrong), []).append(text)
     if not counts:
-        return skipped("the right answers have no part that can be changed")
+        return report_skip("the right answers have no part that can be changed")
     rates = {key: len(texts_) / counts[key] for key, texts_ in accepted.items()}
     faults = [key for key, rate in rates.items() if rate >= _MOST and (counts[key] >= _MIN_CASES or rate == 1.0)]
     faults = [key for key in faults if counts[key] > 1]
     doubts = [key for key, rate in rates.items() if rate >= 0.25 and len(accepted[key]) >= _MIN_CASES]
     hard = [key for key in faults if key[1]]
     if not faults and not doubts:
-        return passed(
+        return report_pass(
             f"{sum(counts.values())} wrong answers are rejected", kinds=len(counts), answers=sum(counts.values())
         )
     shown = hard or faults or doubts
     names = ", ".join(f"{name} ({len(accepted[name, wrong])} of {counts[name, wrong]})" for name, wrong in shown)
-    finding = failed if hard else warned
+    finding = report_fail if hard else report_warning
     return finding(f"wrong answers get the reward of right ones: {names}", *(accepted[key][0] for key in shown[:4]))
 
 
@@ -639,12 +654,12 @@ def check_failures(answers: Answers) -> CheckFinding:
                     setattr(owner, attribute, saved)
             note(f"'{attribute}' raises a connection error", calls, reward, value, texts[-1])
     if lowered:
-        return failed("a failure becomes a score", *lowered)
+        return report_fail("a failure becomes a score", *lowered)
     swallowed = _find_swallowing(answers)
     if swallowed:
-        return warned("a failure may become a score", *swallowed[:3])
+        return report_warning("a failure may become a score", *swallowed[:3])
     names = ", ".join(sorted(hits))
-    return passed(
+    return report_pass(
         f"injected failures ({names}) never become scores" if names else "it uses nothing that can be made to fail"
     )
 
