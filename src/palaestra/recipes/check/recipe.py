@@ -77,12 +77,12 @@ def plan_checks(subject: Subject, level: int, only: str | Sequence[str] = ()) ->
     for name in names:
         if name not in known:
             raise UnknownNameError("check", name, known)
+    checks = list_applicable(subject, sorted((c for c in ENV_CHECKS if c.level <= level), key=lambda c: c.level))
     needed = set(names)
-    for check in reversed(ENV_CHECKS):
+    for check in reversed(checks):
         if check.check_id in needed:
             needed.update(check.after)
-    checks = sorted((c for c in ENV_CHECKS if c.level <= level), key=lambda c: c.level)
-    return [c for c in list_applicable(subject, checks) if not names or c.is_gate or c.check_id in needed]
+    return [check for check in checks if not names or check.is_gate or check.check_id in needed]
 
 
 def describe_plan(checks: Sequence[EnvCheck], subject: Subject) -> list[str]:
