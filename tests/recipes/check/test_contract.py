@@ -10,6 +10,7 @@ import gymnasium
 import pytest
 from broken_envs import FAULTS, Walk
 from gymnasium.vector import SyncVectorEnv
+from planted import list_faults, list_sound
 
 from palaestra.recipes.check.recipe import check
 from palaestra.recipes.check.records import CheckStatus
@@ -18,7 +19,7 @@ HERE = Path(broken_envs.__file__)
 SOUND = ("CartPole-v1", "FrozenLake-v1", "Blackjack-v1", "Pendulum-v1", "CliffWalking-v1", "palaestra/Guess-v0")
 
 
-@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", list_faults(FAULTS))
 def test_a_planted_fault_is_found(kind: type[gymnasium.Env], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palaestra.recipes.check.runner._MIN_SECONDS", 3.0)
     monkeypatch.setattr("palaestra.recipes.check.runner._START_SECONDS", 6.0)
@@ -31,11 +32,7 @@ def test_a_planted_fault_is_found(kind: type[gymnasium.Env], monkeypatch: pytest
     assert "palaestra check" in result.reproduction
 
 
-@pytest.mark.parametrize(
-    "name",
-    [*SOUND, *(f"{HERE}:{name}" for name in ("Walk", "Reach", "Teach"))],
-    ids=lambda name: name.rpartition(":")[2],
-)
+@pytest.mark.parametrize("name", list_sound(*SOUND, *(f"{HERE}:{name}" for name in ("Walk", "Reach", "Teach"))))
 def test_a_sound_environment_passes(name: str) -> None:
     report = check(name)
     assert not report.with_status(CheckStatus.FAIL, CheckStatus.WARN)

@@ -9,6 +9,7 @@ import broken_learning
 import gymnasium
 import pytest
 from broken_learning import FAULTS, SOUND, Match
+from planted import list_faults, list_sound
 
 from palaestra.envs.turn import TurnEnv
 from palaestra.models import registry
@@ -44,7 +45,7 @@ def run_trial(kind: type, only: str, monkeypatch: pytest.MonkeyPatch, iterations
     return check(f"{HERE}:{kind.__name__}", level=4, only=only)
 
 
-@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", list_faults(FAULTS))
 def test_a_planted_fault_is_found(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run_trial(kind, FAULTS[kind], monkeypatch).get(FAULTS[kind])
     fails = ("gameability", "BySeed", "AcceptsAll")
@@ -55,7 +56,7 @@ def test_a_planted_fault_is_found(kind: type, monkeypatch: pytest.MonkeyPatch) -
     assert result.measured
 
 
-@pytest.mark.parametrize("kind", SOUND, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", list_sound(*SOUND))
 def test_a_sound_environment_is_learned(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     report = run_trial(kind, "statistical.gameability_gap", monkeypatch, 24)
     signal, gap = (report.get(f"statistical.{name}") for name in ("training_signal", "gameability_gap"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from broken_research import FAULTS, SOUND, write_task
+from planted import list_faults, list_sound
 
 from palaestra.recipes.check import research
 from palaestra.recipes.check.recipe import check, describe_plan, plan_checks
@@ -28,7 +29,7 @@ def call_here(function: Callable[..., Any], *arguments: Any, **_: float) -> Any:
     return function(*arguments)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", list_faults({name: check_id for name, (check_id, *_) in FAULTS.items()}))
 def test_a_planted_fault_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_id, files, changes = FAULTS[name]
     if name not in IN_ANOTHER_PROCESS:
@@ -41,7 +42,7 @@ def test_a_planted_fault_is_found(name: str, tmp_path: Path, monkeypatch: pytest
     assert "palaestra check" in result.reproduction
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", list_sound(*SOUND))
 def test_a_sound_task_passes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(research, "call_elsewhere", call_here)
     report = check(write_task(tmp_path, SOUND[name]))

@@ -8,6 +8,7 @@ import broken_talks
 import gymnasium
 import pytest
 from broken_talks import SOUND_TALKS, TALK_FAULTS
+from planted import list_faults, list_sound
 
 from palaestra.recipes.check import scorer
 from palaestra.recipes.check.recipe import check
@@ -22,7 +23,7 @@ def shorten_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scorer, "_SECONDS", 1.0)
 
 
-@pytest.mark.parametrize("kind", TALK_FAULTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", list_faults(TALK_FAULTS))
 def test_a_planted_fault_of_a_talk_is_found(kind: type[gymnasium.Env]) -> None:
     report = check(f"{HERE}:{kind.__name__}", only=TALK_FAULTS[kind])
     result = report.get(TALK_FAULTS[kind])
@@ -31,7 +32,7 @@ def test_a_planted_fault_of_a_talk_is_found(kind: type[gymnasium.Env]) -> None:
     assert result.remediation
 
 
-@pytest.mark.parametrize("kind", SOUND_TALKS)
+@pytest.mark.parametrize("kind", list_sound(*SOUND_TALKS))
 def test_a_sound_talk_passes(kind: type[gymnasium.Env]) -> None:
     report = check(f"{HERE}:{kind.__name__}")
     assert not report.with_status(CheckStatus.FAIL, CheckStatus.WARN)

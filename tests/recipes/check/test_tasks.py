@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from broken_tasks import TASK_FAULTS, Colors, Doubler, HashedSeed, ScoreByHash, Sums
+from planted import list_faults, list_sound
 
 from palaestra.recipes.check import scorer
 from palaestra.recipes.check.recipe import check
@@ -16,7 +17,7 @@ def shorten_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scorer, "_SECONDS", 1.0)
 
 
-@pytest.mark.parametrize("kind", TASK_FAULTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", list_faults(TASK_FAULTS))
 def test_a_planted_fault_of_a_task_is_found(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind not in (HashedSeed, ScoreByHash):  # The others do not need another process, which takes a second to start.
         monkeypatch.setattr("palaestra.recipes.check.scorer.call_elsewhere", lambda *_: None)
@@ -28,7 +29,7 @@ def test_a_planted_fault_of_a_task_is_found(kind: type, monkeypatch: pytest.Monk
     assert result.remediation
 
 
-@pytest.mark.parametrize("kind", [Sums, Colors, Doubler])
+@pytest.mark.parametrize("kind", list_sound(Sums, Colors, Doubler))
 def test_a_sound_task_passes(kind: type) -> None:
     report = check(kind())
     assert not report.with_status(CheckStatus.FAIL, CheckStatus.WARN)
