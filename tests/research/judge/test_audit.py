@@ -101,6 +101,7 @@ def test_a_generator_that_hits_test_problems_by_chance_passes() -> None:
     assert find_copied_problems(files, draw_published(), draw_twins()) is None
 
 
+@pytest.mark.backends  # Each trains a student.
 @pytest.mark.parametrize("is_honest", [True, False])
 def test_training_on_disguised_test_problems_is_found(is_honest: bool) -> None:
     """A screen of texts cannot read an encoded file; the fall on fresh twins shows what nano was trained on."""

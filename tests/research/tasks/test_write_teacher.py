@@ -35,6 +35,7 @@ def judge_teacher(monkeypatch: pytest.MonkeyPatch) -> Judge:
     return judge_text
 
 
+@pytest.mark.backends  # It teaches eight students, twice.
 def test_equal_teachers_have_equal_scores(judge_teacher: Judge) -> None:
     """The same number everywhere is the same division."""
     outcomes = [judge_teacher(TEACHER.format(number)) for number in (0.0, 0.5)]
@@ -67,6 +68,7 @@ def test_other_actions_are_refused(judge_teacher: Judge, value: str, expected: s
     assert expected in outcome.reason
 
 
+@pytest.mark.backends  # It takes a quarter of a minute.
 def test_the_practice_script_runs_in_a_workspace() -> None:
     """With the data of /data, since the generators of problems are not there."""
     judge = load_judge(NAME)
