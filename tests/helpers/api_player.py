@@ -8,7 +8,7 @@ from typing import Any
 
 from http_agent import call
 
-MODEL = os.environ["OPENAI_MODEL"]
+MODEL = os.environ.get("OPENAI_MODEL", "")
 SYSTEM = "Be short."
 
 

@@ -3,18 +3,22 @@
 import os
 import sys
 
-from agents import Agent, Runner, function_tool
 from http_agent import call
 
 
-@function_tool
-def guess(number: int) -> str:
-    """Guess the number."""
-    state = call(os.environ["ENV_URL"], {"message": str(number)})
-    return "The game is over." if state["done"] else str(state["messages"][-1]["content"])
+def main() -> None:
+    from agents import Agent, Runner, function_tool
 
+    @function_tool
+    def guess(number: int) -> str:
+        """Guess the number."""
+        state = call(os.environ["ENV_URL"], {"message": str(number)})
+        return "The game is over." if state["done"] else str(state["messages"][-1]["content"])
 
-if __name__ == "__main__":
     agent = Agent(name="player", instructions="Be short.", tools=[guess], model=os.environ["OPENAI_MODEL"])
     question = call(os.environ["ENV_URL"])["messages"][0]["content"]
     sys.stdout.write(str(Runner.run_sync(agent, question).final_output))
+
+
+if __name__ == "__main__":
+    main()

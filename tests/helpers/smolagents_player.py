@@ -4,21 +4,25 @@ import os
 import sys
 
 from http_agent import call
-from smolagents import CodeAgent, OpenAIServerModel, ToolCallingAgent, tool
 
 
-@tool
-def guess(number: int) -> str:
-    """Guess the number.
+def main() -> None:
+    from smolagents import CodeAgent, OpenAIServerModel, ToolCallingAgent, tool
 
-    Args:
-        number: the guess
-    """
-    state = call(os.environ["ENV_URL"], {"message": str(number)})
-    return "The game is over." if state["done"] else str(state["messages"][-1]["content"])
+    @tool
+    def guess(number: int) -> str:
+        """Guess the number.
 
+        Args:
+            number: the guess
+        """
+        import os
 
-if __name__ == "__main__":
+        from http_agent import call
+
+        state = call(os.environ["ENV_URL"], {"message": str(number)})
+        return "The game is over." if state["done"] else str(state["messages"][-1]["content"])
+
     model = OpenAIServerModel(
         os.environ["OPENAI_MODEL"], api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"]
     )
@@ -26,3 +30,7 @@ if __name__ == "__main__":
     agent = kind(tools=[guess], model=model, max_steps=4, verbosity_level=0)
     answer = agent.run(call(os.environ["ENV_URL"])["messages"][0]["content"])
     sys.stdout.write(str(answer))
+
+
+if __name__ == "__main__":
+    main()

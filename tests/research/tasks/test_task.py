@@ -76,7 +76,7 @@ def make_workspace(folder: Path) -> Workspace:
 def test_every_field_of_the_file_is_read_as_it_stands(write: Write) -> None:
     fields: dict[str, Any] = {
         "name": "other_name", "title": "A title", "description": "What is asked.",
-        "metric": {"name": "loss", "direction": "lower", "low": 0.0, "high": 9.0, "scale": 0.5, "floor": 8.0},
+        "metric": {"name": "loss", "direction": "lower", "low": 0.0, "high": 9.0, "scale": 0.5, "floor": 8.0, "spread": 0.25},
         "submission": {"files": ["a.txt"], "optional": ["b/c.txt"], "largest": 77},
         "baseline": "python3 baseline.py", "reference": "python3 good.py", "starter": "begin", "evaluator": "judge.py",
         "data": "make_data.py",
