@@ -25,6 +25,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.text import clean_text
 from palaestra.envs.base import GymEnv, draw_up_to
 from palaestra.envs.token.base import TokenEnv
+from palaestra.recipes.check.play import Value
 from palaestra.recipes.check.subjects import EnvPart, Subject
 from palaestra.tasks.base import GenerativeTask, Task, get_hooks
 from palaestra.tasks.texts import digest_texts
@@ -58,8 +59,8 @@ class Case:
     messages: tuple[Message, ...]
     reference: str = ""
     oracle: tuple[str, ...] = ()
-    source: Any = None
-    info: Any = None
+    source: Value = None
+    info: Value = None
 
     @property
     def prompt(self) -> str:
@@ -87,7 +88,7 @@ class TextReward:
     turns: int = 1
     ended: bool = True
     replies: tuple[tuple[Message, ...], ...] = ()
-    infos: tuple[Any, ...] = field(default=(), compare=False)
+    infos: tuple[Value, ...] = field(default=(), compare=False)
 
 
 class Answers(ABC):
@@ -286,7 +287,7 @@ class EnvAnswers(Answers):
     def score(self, case: Case, texts: str | Sequence[str]) -> TextReward:
         start = time.perf_counter()
         turns = [texts] * MAX_TURNS if isinstance(texts, str) else list(texts)
-        total, failure, replies, infos, ended = 0.0, "", list[tuple[Message, ...]](), list[Any](), False
+        total, failure, replies, infos, ended = 0.0, "", list[tuple[Message, ...]](), list[Value](), False
         try:
             observation, _ = self.env.reset(seed=case.source)
             count = len(read_messages(self.env, observation))
@@ -309,7 +310,7 @@ class EnvAnswers(Answers):
         return TextReward(value, failure, "", seconds, len(infos), ended, tuple(replies), tuple(infos))
 
 
-def send(env: GymEnv, text: str) -> tuple[Any, Any, bool, bool, Any]:
+def send(env: GymEnv, text: str) -> tuple[Value, Value, bool, bool, Value]:
     """Step with a text. A token environment gets the tokens of the text and then its end token."""
     if not isinstance(env.unwrapped, TokenEnv):
         return env.step(text)
@@ -326,7 +327,7 @@ def send(env: GymEnv, text: str) -> tuple[Any, Any, bool, bool, Any]:
     return observation, total, terminated, truncated, info
 
 
-def read_messages(env: GymEnv, observation: Any) -> tuple[Message, ...]:
+def read_messages(env: GymEnv, observation: Value) -> tuple[Message, ...]:
     """The messages of an observation; a text counts as one user message."""
     messages = getattr(observation, "messages", None)
     if messages is not None:

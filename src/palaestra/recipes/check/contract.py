@@ -24,6 +24,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from palaestra.core.errors import PalaestraError
+from palaestra.core.records import Json
 from palaestra.core.registry import describe_error
 from palaestra.core.settings import short_repr
 from palaestra.core.spaces import UnicodeText
@@ -297,8 +298,8 @@ def check_global_random(part: EnvPart) -> CheckFinding:
     return report_pass("the global generators are untouched")
 
 
-def _read_generators() -> dict[str, Any]:
-    states: dict[str, Any] = {"random": random.getstate(), "numpy": freeze(np.random.get_state())}  # noqa: NPY002
+def _read_generators() -> Json:
+    states: Json = {"random": random.getstate(), "numpy": freeze(np.random.get_state())}  # noqa: NPY002
     if "torch" in sys.modules:
         states["torch"] = sys.modules["torch"].get_rng_state().numpy().tobytes()
     return states

@@ -17,6 +17,7 @@ from contextlib import chdir, suppress
 from pathlib import Path
 from typing import Any
 
+from palaestra.core.records import Json
 from palaestra.core.settings import short_repr
 from palaestra.envs.base import GymEnv
 from palaestra.envs.turn.base import TurnEnv
@@ -244,7 +245,7 @@ class _Floor:
             return report_skip("it has no cases")
         rewarded = self.measure(policies)
         top = self.ceiling
-        numbers: dict[str, Any] = {
+        numbers: Json = {
             "oracle_reward": top,
             "measured_floor": rewarded[0][1] if rewarded else 0.0,
             "margin": _MARGIN,

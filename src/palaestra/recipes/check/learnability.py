@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
 
 import numpy as np
 
+from palaestra.core.records import Json
 from palaestra.core.statistics import compute_paired_gain, mean_interval
 from palaestra.recipes.check.records import (
     CheckFinding,
@@ -64,7 +64,7 @@ def check_variance(trial: Trial) -> CheckFinding:
     groups = _list_rewards(trial)
     rewards, within = np.concatenate(groups), float(np.mean([group.std() for group in groups]))
     equal = sum(np.ptp(group) < 1e-9 for group in groups)
-    numbers: dict[str, Any] = {
+    numbers: Json = {
         "mean": float(rewards.mean()), "std_within": within, "std_between": float(np.std([g.mean() for g in groups])),
         "groups": len(groups), "equal_groups": int(equal), "episodes": len(rewards),
     }  # fmt: skip

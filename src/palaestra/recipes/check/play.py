@@ -18,6 +18,8 @@ from palaestra.envs.base import GymEnv
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.recipes.check.records import FaultError
 
+Value = Any
+"""What an environment takes and returns: an action, an observation, a reward, an `info`."""
 TEXTS = ("1", "2", "hello", "yes", "left", "3", "Answer: 7", "0", "no", "right", "[1]", "42")
 """Actions of an environment that takes texts."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -25,7 +27,7 @@ _CLOCKS = re.compile(r"time|seconds|duration|elapsed|fps|memory|pid|path|folder|
 """Entries of `info` that may differ between two equal episodes."""
 
 
-def freeze(value: Any) -> Any:
+def freeze(value: Value) -> Value:
     """A copy of a value that can be compared with `==`: arrays by type, shape and bytes, records by their fields."""
     if isinstance(value, np.ndarray):
         data = tuple(map(freeze, value.tolist())) if value.dtype == object else value.tobytes()
@@ -51,11 +53,11 @@ def freeze(value: Any) -> Any:
 class Transition:
     """One step, with frozen values."""
 
-    observation: Any
-    reward: Any
+    observation: Value
+    reward: Value
     terminated: bool
     truncated: bool
-    info: Any
+    info: Value
 
 
 @dataclass
@@ -68,8 +70,8 @@ class Episode:
     """
 
     seed: int | None
-    first: Any
-    actions: list[Any] = field(default_factory=list)
+    first: Value
+    actions: list[Value] = field(default_factory=list)
     transitions: list[Transition] = field(default_factory=list)
 
     @property
@@ -108,11 +110,11 @@ class Episode:
         return hashlib.blake2b(repr((self.first, parts)).encode(), digest_size=16).hexdigest()
 
 
-def _contrast(first: Any, second: Any) -> str:
+def _contrast(first: Value, second: Value) -> str:
     return f"{short_repr(thaw(first))} and {short_repr(thaw(second))}"
 
 
-def thaw(value: Any) -> Any:
+def thaw(value: Value) -> Value:
     """A frozen value as it should be shown."""
     if isinstance(value, tuple) and len(value) == 4 and value[0] == "array" and isinstance(value[3], bytes):
         return np.frombuffer(value[3], dtype=value[1]).reshape(value[2])
@@ -133,7 +135,7 @@ class ActionSource:
         self._space = copy.deepcopy(env.action_space)
         self._space.seed(seed)
 
-    def draw(self, info: Any) -> Any:
+    def draw(self, info: Value) -> Value:
         if self._takes_text:
             text = TEXTS[int(self._generator.integers(len(TEXTS)))]
             return text if isinstance(self._space, UnicodeText) or text in self._space else self._space.sample()
@@ -144,7 +146,7 @@ class ActionSource:
 
 
 def play(
-    env: GymEnv, seed: int | None, steps: int, *, actions: Sequence[Any] | None = None, action_seed: int | None = None
+    env: GymEnv, seed: int | None, steps: int, *, actions: Sequence[Value] | None = None, action_seed: int | None = None
 ) -> Episode:
     """Reset and play until the end, at most `steps` steps.
 
@@ -163,7 +165,7 @@ def play(
     return episode
 
 
-def take_step(env: GymEnv, episode: Episode, action: Any) -> Any:
+def take_step(env: GymEnv, episode: Episode, action: Value) -> Value:
     """Play one action and add it to the episode. Returns the `info`."""
     episode.actions.append(action)
     result = env.step(copy.deepcopy(action))

@@ -11,12 +11,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 import numpy as np
 
 from palaestra.core.errors import PalaestraError, SandboxError
-from palaestra.core.records import Failure
+from palaestra.core.records import Failure, Json
 from palaestra.core.settings import short_repr
 from palaestra.recipes.check.containment import (
     find_secrets,
@@ -189,7 +188,7 @@ def _use_random_numbers() -> None:
 def check_baseline(part: ResearchPart) -> CheckFinding:
     """The baseline runs, and its submission is scored on both splits"""
     limit, measured = part.task.limits.command_seconds, part.baseline
-    scores: dict[str, Any] = {"validation": measured.validation.score, "test": measured.test.score}
+    scores: Json = {"validation": measured.validation.score, "test": measured.test.score}
     text = f"the baseline scores {scores['validation']:g} and {scores['test']:g}, in {measured.seconds:.1f} s"
     if measured.seconds > 2 * limit:
         return report_fail(f"{text}; a command may take {limit:g} s", **scores)
@@ -202,7 +201,7 @@ def check_baseline(part: ResearchPart) -> CheckFinding:
 )  # fmt: skip
 def check_limits(part: ResearchPart) -> CheckFinding:
     """A submission that never ends is ended, and has no score"""
-    base, seconds = submission_files(part.baseline), dict[str, Any]()
+    base, seconds = submission_files(part.baseline), Json()
     if not part.main or not any(part.main in command.files for command in part.commands):
         return report_skip("no code of a submission runs while it is judged")
     shorter = {"evaluation_seconds": _SHORT, "memory": 400 << 20, "processes": 64}
@@ -316,7 +315,7 @@ def check_reference(part: ResearchPart) -> CheckFinding:
     pairs = {"validation": (own.validation.score, base.validation.score), "test": (own.test.score, base.test.score)}
     evidence = [f"{split}: reference {best:g}, baseline {least:g}" for split, (best, least) in pairs.items()]
     gains = [metric.gain(*pair) for pair in pairs.values()]
-    numbers: dict[str, Any] = {"oracle_reward": gains[1], "reference": own.test.score, "seconds": own.seconds}
+    numbers: Json = {"oracle_reward": gains[1], "reference": own.test.score, "seconds": own.seconds}
     if min(gains) <= metric.spread / metric.scale:
         return report_fail(
             f"the reference does not beat the baseline; {metric.direction} is better", *evidence, **numbers
@@ -552,7 +551,7 @@ def _judge_variants(part: ResearchPart, variants: Variants, what: str, doubtful:
                 break
     gains.sort(reverse=True)
     best = gains[0][0] if gains else 0.0
-    numbers: dict[str, Any] = {"measured_floor": best, "margin": _MARGIN, "submissions": count}
+    numbers: Json = {"measured_floor": best, "margin": _MARGIN, "submissions": count}
     evidence = [f"{name}: {score:g}, {gain:.0%} of the reference's gain" for gain, name, score in gains[:5]]
     text = f"{what} gets {best:.0%} of the reference's gain over the baseline"
     if best >= 1 - _MARGIN:

@@ -24,7 +24,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from palaestra.core.records import Completion, Score
+from palaestra.core.records import Completion, Json, Score
 from palaestra.core.settings import short_repr
 from palaestra.recipes.check.answers import Answers, Case, EnvAnswers, TaskAnswers, TextReward
 from palaestra.recipes.check.elsewhere import call_elsewhere
@@ -374,7 +374,7 @@ def check_oracle(answers: Answers) -> CheckFinding:
         )
     low = [entry for entry in solved if not _is_best(answers, *entry)]
     ceiling = answers.ceiling or 0.0
-    numbers: dict[str, Any] = {"oracle_reward": round(ceiling, 4), "cases": len(solved), "low": len(low)}
+    numbers: Json = {"oracle_reward": round(ceiling, 4), "cases": len(solved), "low": len(low)}
     if not low:
         return report_pass(f"{len(solved)} right answers get the best reward, {ceiling:g} on average", **numbers)
     explicit = [entry for entry in low if entry[0].oracle]

@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 
 from palaestra.core.errors import PalaestraError
-from palaestra.core.records import Attempt, Problem, Score, Split, ignore
+from palaestra.core.records import Attempt, Json, Problem, Score, Split, ignore
 from palaestra.core.statistics import Mean, mean_interval
 from palaestra.envs.factory import describe_env
 from palaestra.envs.token.base import TokenEnv
@@ -133,7 +133,7 @@ class TrialResult:
         return before, after
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> Json:
         """What a check reports."""
         gain, (before, after) = self.gain, self.rewards
         return {
@@ -155,7 +155,7 @@ class Trial(ABC):
         """Episodes of a reference policy: each group starts from the same seed or prompt."""
 
     @abstractmethod
-    def describe_env(self) -> dict[str, Any]:
+    def describe_env(self) -> Json:
         """The settings of `palaestra train` that name the environment."""
 
     @abstractmethod
@@ -278,7 +278,7 @@ class ControlTrial(Trial):
     def __init__(self, part: EnvPart) -> None:
         self.part, self.step_seconds = part, 0.0
 
-    def describe_env(self) -> dict[str, Any]:
+    def describe_env(self) -> Json:
         part = self.part
         named = {"env": part.env_id, "env_kwargs": dict(part.options)} if part.env_id else {"env": part.make}
         return {**named, "seed": part.seed}
@@ -356,7 +356,7 @@ class TextTrial(Trial):
     def ceiling(self) -> float | None:  # type: ignore[override]
         return self.answers.ceiling
 
-    def describe_env(self) -> dict[str, Any]:
+    def describe_env(self) -> Json:
         answers, seed = self.answers, self.answers.subject.seed
         if isinstance(answers, TaskAnswers):
             return {"env": "palaestra/CoT-v0", "task": answers.task, "evaluation": self._per_skill, "seed": seed}
