@@ -63,7 +63,6 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     name = "tools-skills"
     concurrent_scoring = True
     student = "nano-coder"
-    lesson_size = 80  # An example has about 390 tokens.
     datum = ToolsDatum
 
     def __init__(
