@@ -6,6 +6,7 @@ import pytest
 from broken_tasks import TASK_FAULTS, Colors, Doubler, HashedSeed, ScoreByHash, Sums
 from planted import list_faults, list_sound
 
+from palaestra.core.records import Completion, Failure, FailureCause, Problem, Score
 from palaestra.recipes.check import scorer
 from palaestra.recipes.check.recipe import check
 from palaestra.recipes.check.records import CheckStatus
@@ -34,3 +35,12 @@ def test_a_sound_task_passes(kind: type) -> None:
     report = check(kind())
     assert not report.with_status(CheckStatus.FAIL, CheckStatus.WARN)
     assert len(report.with_status(CheckStatus.PASS)) > 10
+
+
+def test_failures_are_no_floor() -> None:
+    class CannotScore(Sums):
+        def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+            return Failure(FailureCause.SCORER, "the judge does not answer")
+
+    report = check(CannotScore(), only=["semantic.floor_gap", "semantic.canary_floor"])
+    assert {str(report.get(f"semantic.{name}").status) for name in ("floor_gap", "canary_floor")} == {"skip"}

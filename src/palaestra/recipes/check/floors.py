@@ -207,8 +207,8 @@ class _Floor:
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers
-        self.best = 0.0
-        """The largest reward so far."""
+        self.best, self.scored = 0.0, 0
+        """The largest reward so far, and the number of rewards. Failures have none."""
         self.cases = [case for case, _, _ in list_solved(answers)]
         """The cases that the oracle solves: others say nothing about a gap."""
         values = [value for _, _, value in list_solved(answers)]
@@ -236,7 +236,7 @@ class _Floor:
     def _score(self, cases: Sequence[Case], policy: Policy) -> list[float]:
         rewards = [self.answers.score(case, policy(case)) for case in cases]
         values = [reward.value for reward in rewards if reward.value is not None]
-        self.best = max([self.best, *values])
+        self.best, self.scored = max([self.best, *values]), self.scored + len(values)
         return values
 
     def judge(self, policies: Iterable[tuple[str, Policy]], what: str, allowed: float = 0.0) -> CheckFinding:
@@ -244,6 +244,8 @@ class _Floor:
         if not self.cases:
             return report_skip("it has no cases")
         rewarded = self.measure(policies)
+        if not self.scored:
+            return report_skip(f"{what} cannot be scored here: every answer has a failure")
         top = self.ceiling
         numbers: Json = {
             "oracle_reward": top,
@@ -705,7 +707,7 @@ def check_early_end(answers: Answers) -> CheckFinding:
         for place in range(min(len(texts), 4)):
             for neutral in _NEUTRAL:
                 reward = answers.score(case, [*texts[:place], neutral])
-                if not reward.ended or reward.turns <= place or (reward.value or 0.0) >= value:
+                if reward.value is None or reward.value >= value or not reward.ended or reward.turns <= place:
                     continue
                 reply = " ".join(message.text for message in reward.replies[-1] if message.role == "user")
                 where = f"seed {case.key}, turn {place + 1}: {short_repr(neutral)} ends the episode; the user says {short_repr(reply)}"
