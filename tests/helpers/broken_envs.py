@@ -16,16 +16,11 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from planted import make_planter
 
 FAULTS: dict[type[gymnasium.Env], str] = {}
 
-
-def plant(check_id: str) -> Any:
-    def register(kind: type[gymnasium.Env]) -> type[gymnasium.Env]:
-        FAULTS[kind] = check_id
-        return kind
-
-    return register
+plant = make_planter(FAULTS)
 
 
 class Walk(gymnasium.Env):

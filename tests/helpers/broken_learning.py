@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from planted import make_planter
 
 from palaestra.core.records import Completion, Example, Message, Problem, Score, Split
 from palaestra.envs.turn import Reply, TurnEnv
@@ -19,13 +20,7 @@ from palaestra.envs.turn import Reply, TurnEnv
 FAULTS: dict[type, str] = {}
 _SIGNAL, _GAP, _SPREAD = "statistical.training_signal", "statistical.gameability_gap", "statistical.variance_bound"
 
-
-def plant(check_id: str) -> Any:
-    def register(kind: type) -> type:
-        FAULTS[kind] = check_id
-        return kind
-
-    return register
+plant = make_planter(FAULTS)
 
 
 class Match(gymnasium.Env):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
+from planted import make_planter
 
 from palaestra.core.records import Failure, FailureCause, Message
 from palaestra.core.spaces import UnicodeText
@@ -22,13 +23,7 @@ from palaestra.envs.turn import Reply, TurnEnv, TurnStopReason
 
 TALK_FAULTS: dict[type[gymnasium.Env], str] = {}
 
-
-def plant(check_id: str) -> Any:
-    def register(kind: type[gymnasium.Env]) -> type[gymnasium.Env]:
-        TALK_FAULTS[kind] = check_id
-        return kind
-
-    return register
+plant = make_planter(TALK_FAULTS)
 
 
 class Product(gymnasium.Env):

@@ -10,10 +10,11 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from planted import make_planter
 
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
@@ -21,13 +22,7 @@ from palaestra.tasks.base import TaskHooks, get_split
 
 TASK_FAULTS: dict[type, str] = {}
 
-
-def plant(check_id: str) -> Callable[[type], type]:
-    def register(kind: type) -> type:
-        TASK_FAULTS[kind] = check_id
-        return kind
-
-    return register
+plant = make_planter(TASK_FAULTS)
 
 
 class Sums(TaskHooks):

@@ -1,11 +1,24 @@
-"""Parameters of the tests of planted faults."""
+"""Planted faults: their registration, and the parameters of their tests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+
+
+def make_planter(faults: dict[Any, str]) -> Callable[[str], Callable[[Any], Any]]:
+    """A decorator of classes with a fault. It adds them to `faults` with the check that must find them."""
+
+    def plant(check_id: str) -> Callable[[Any], Any]:
+        def register(kind: Any) -> Any:
+            faults[kind] = check_id
+            return kind
+
+        return register
+
+    return plant
 
 
 def list_faults(faults: Mapping[Any, str]) -> list[Any]:

@@ -66,6 +66,11 @@ class Case:
     def prompt(self) -> str:
         return "\n".join(message.text for message in self.messages)
 
+    @property
+    def skill(self) -> str:
+        """The skill of the problem; empty for an episode. An answer of another skill may be no answer at all."""
+        return str(getattr(self.source, "skill", ""))
+
 
 @dataclass(frozen=True)
 class TextReward:

@@ -27,6 +27,7 @@ from palaestra.recipes.check.containment import (
 )
 from palaestra.recipes.check.contract import measure_leftovers
 from palaestra.recipes.check.elsewhere import call_elsewhere
+from palaestra.recipes.check.failures import INJECTIONS, break_functions, find_constant_handlers
 from palaestra.recipes.check.records import (
     CheckFinding,
     env_check,
@@ -35,7 +36,7 @@ from palaestra.recipes.check.records import (
     report_skip,
     report_warning,
 )
-from palaestra.recipes.check.scorer import INJECTIONS, break_functions, find_constant_handlers, limit
+from palaestra.recipes.check.scorer import limit
 from palaestra.recipes.check.subjects import make_subject
 from palaestra.recipes.check.submissions import (
     Files,

@@ -1,25 +1,16 @@
-"""Level 2: whether the rewards of texts are right, repeatable, and never the result of a failure."""
+"""Level 2: whether the rewards of texts are right and repeatable."""
 
 from __future__ import annotations
 
-import ast
-import builtins
-import inspect
-import io
 import math
 import os
 import random
 import re
 import signal
-import socket
-import subprocess
-import textwrap
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from types import FunctionType
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -38,7 +29,7 @@ from palaestra.recipes.check.records import (
 )
 from palaestra.tasks.base import Task
 
-_DETERMINISM = "semantic.verifier_determinism"
+DETERMINISM = "semantic.verifier_determinism"
 _SECONDS = 6.0
 """How long a check scores answers. It examines at least `_MIN_CASES` cases."""
 _MIN_CASES = 3
@@ -47,8 +38,6 @@ _SLOW = 5.0
 _MOST = 0.5
 """A wrong answer that is accepted in this fraction of the cases is a fault of the scorer, not of a case."""
 _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
-_OUTSIDE = re.compile(r"judge|client|engine|llm|sandbox|service|api|backend|remote", re.IGNORECASE)
-"""Names of what a scorer calls outside itself."""
 T = TypeVar("T")
 
 
@@ -74,19 +63,19 @@ def spread(items: Sequence[T], count: int) -> list[T]:
     return [items[place * len(items) // count] for place in range(count)] if len(items) > count else list(items)
 
 
-class _OverdueError(BaseException):
+class ScoringOverdueError(BaseException):
     """Not an `Exception`, so that the scorer does not catch it."""
 
 
 @contextmanager
-def _interrupt(seconds: float) -> Iterator[None]:
-    """Raise `_OverdueError` inside after some seconds; only in the main thread, where signals arrive."""
+def interrupt(seconds: float) -> Iterator[None]:
+    """Raise `ScoringOverdueError` inside after some seconds; only in the main thread, where signals arrive."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(*_: object) -> NoReturn:
-        raise _OverdueError
+        raise ScoringOverdueError
 
     previous = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -133,7 +122,7 @@ def put_answer(answers: Answers, case: Case, texts: Sequence[str], new: str) -> 
 
 
 @env_check(
-    _DETERMINISM,
+    DETERMINISM,
     2,
     "answers",
     "Remove random choices, clocks, hashes of texts and state from the scorer.",
@@ -285,9 +274,9 @@ def check_hostile(answers: Answers) -> CheckFinding:
                 began = time.monotonic()
                 where = f"case {case.key}, answer '{name}': {short_repr(given)}"
                 try:
-                    with _interrupt(patience):
+                    with interrupt(patience):
                         reward = answers.score(case, [given])
-                except _OverdueError:
+                except ScoringOverdueError:
                     answers.forget()
                     return report_fail(
                         f"the answer '{name}' is not scored within {patience:.0f} s", where, seed=_get_seed(case)
@@ -352,7 +341,7 @@ def _is_rewarded(answers: Answers, cases: Sequence[Case], text: str) -> bool:
 
 @env_check(
     "semantic.oracle_max", 2, "answers", "Mend the scorer or the references, or pass `oracle=` with the right answers.",
-    after=(_DETERMINISM,), seconds=10.0,
+    after=(DETERMINISM,), seconds=10.0,
 )  # fmt: skip
 def check_oracle(answers: Answers) -> CheckFinding:
     """The right answer gets the best reward"""
@@ -413,7 +402,7 @@ def _is_pattern(reference: str) -> bool:
 
 @env_check(
     "semantic.equivalent_answers", 2, "answers", "Strip spaces and compare values, not texts, where the form does not matter.",
-    after=(_DETERMINISM, "semantic.oracle_max"), seconds=8.0,
+    after=(DETERMINISM, "semantic.oracle_max"), seconds=8.0,
 )  # fmt: skip
 def check_equivalents(answers: Answers) -> CheckFinding:
     """A right answer stays right in another form"""
@@ -479,7 +468,7 @@ def _list_equivalents(
 
 @env_check(
     "semantic.mutated_oracle", 2, "answers", "Compare the whole answer with the reference, not a part of it.",
-    after=(_DETERMINISM,), seconds=10.0,
+    after=(DETERMINISM,), seconds=10.0,
 )  # fmt: skip
 def check_mutants(answers: Answers) -> CheckFinding:
     """A wrong answer that resembles the right one is rejected"""
@@ -490,10 +479,10 @@ def check_mutants(answers: Answers) -> CheckFinding:
     counts: dict[tuple[str, bool], int] = {}
     pools: dict[str, list[str]] = {}
     for case, texts, _ in solved:
-        pools.setdefault(_get_kind(case), []).append(get_answer(case, texts))
+        pools.setdefault(case.skill, []).append(get_answer(case, texts))
     for case, texts, value in limit(spread(solved, 16), 2):
         answer = get_answer(case, texts)
-        for name, is_wrong, mutants in _list_mutants(case, answer, pools[_get_kind(case)]):
+        for name, is_wrong, mutants in _list_mutants(case, answer, pools[case.skill]):
             variants = [
                 variant for mutant in mutants if (variant := put_answer(answers, case, texts, mutant)) is not None
             ]
@@ -561,11 +550,6 @@ def _list_mutants(case: Case, answer: str, pool: Sequence[str]) -> Iterator[tupl
             yield "its first letter", True, [answer[0]]
 
 
-def _get_kind(case: Case) -> str:
-    """The skill of a case. An answer to a question of another skill may be no answer at all."""
-    return str(getattr(case.source, "skill", ""))
-
-
 def _differ(text: str, answer: str) -> bool:
     """Whether two answers differ by more than their form. Numbers differ by more than a tenth."""
     if _NUMBER.fullmatch(text) and _NUMBER.fullmatch(answer):
@@ -576,159 +560,3 @@ def _differ(text: str, answer: str) -> bool:
 
 def _squeeze(text: str) -> str:
     return re.sub(r"\W+", "", text.casefold())
-
-
-# Failures
-
-
-def _raise(error: Callable[[], BaseException], hits: list[str], name: str) -> Callable[..., NoReturn]:
-    def fail(*_: object, **__: object) -> NoReturn:
-        hits.append(name)
-        raise error()
-
-    return fail
-
-
-@contextmanager
-def break_functions(
-    name: str, targets: Sequence[tuple[Any, str]], error: Callable[[], BaseException]
-) -> Iterator[list[str]]:
-    """Replace functions by one that raises. The value lists the calls."""
-    hits: list[str] = []
-    saved = [(owner, attribute, getattr(owner, attribute)) for owner, attribute in targets]
-    try:
-        for owner, attribute in targets:
-            setattr(owner, attribute, _raise(error, hits, name))
-        yield hits
-    finally:
-        for owner, attribute, value in saved:
-            setattr(owner, attribute, value)
-
-
-def _make_unavailable(hits: list[str]) -> Any:
-    """A stand-in for a service: every use raises a connection error."""
-    fail = _raise(lambda: ConnectionError("injected: the service does not answer"), hits, "service")
-    return type("Unavailable", (), {"__getattr__": fail, "__call__": fail})()
-
-
-_PROCESSES = ((subprocess, "run"), (subprocess, "Popen"), (subprocess, "check_output"), (subprocess, "call"))
-INJECTIONS: tuple[tuple[str, Sequence[tuple[Any, str]], Callable[[], BaseException]], ...] = (
-    ("a process cannot start", _PROCESSES, lambda: OSError(12, "injected: cannot allocate memory")),
-    ("the network is down", ((socket.socket, "connect"), (urllib.request, "urlopen")), lambda: ConnectionError("injected")),
-    ("a request times out", ((socket.socket, "connect"), (urllib.request, "urlopen")), lambda: TimeoutError("injected")),
-    ("the disk is full", ((builtins, "open"), (io, "open")), lambda: OSError(28, "injected: no space left on device")),
-)  # fmt: skip
-"""Name, the functions that raise, the error. The time-out of a process is missing: the answer may be to blame."""
-
-
-@env_check(
-    "runtime.failure_is_no_score", 2, "answers", "Return a `Failure`, or let the exception pass, where the scorer itself fails.",
-    after=(_DETERMINISM,), seconds=10.0,
-)  # fmt: skip
-def check_failures(answers: Answers) -> CheckFinding:
-    """A failure of the scorer never becomes a score"""
-    lowered, hits = dict[str, None](), set[str]()
-
-    def note(name: str, calls: Sequence[str], reward: TextReward, value: float, text: str) -> None:
-        hits.update(calls)
-        if calls and reward.value is not None and reward.value < value - 1e-9:
-            text = (
-                f"{name}: the right answer {short_repr(text)} gets {reward.value:g} instead of {value:g} or a failure"
-            )
-            lowered[text] = None
-
-    for case, texts, value in spread([entry for entry in list_solved(answers) if entry[2]], 4):
-        for name, targets, error in INJECTIONS:
-            with break_functions(name, targets, error) as calls, suppress(_OverdueError), _interrupt(3 * _SLOW):
-                note(name, calls, answers.score(case, texts), value, texts[-1])
-        for owner, attribute in _list_services(answers):
-            calls = []
-            saved = getattr(owner, attribute)
-            try:
-                setattr(owner, attribute, _make_unavailable(calls))
-                reward = answers.score(case, texts)
-            except (AttributeError, TypeError):  # A read-only attribute.
-                continue
-            finally:
-                with suppress(AttributeError, TypeError):
-                    setattr(owner, attribute, saved)
-            note(f"'{attribute}' raises a connection error", calls, reward, value, texts[-1])
-    if lowered:
-        return report_fail("a failure becomes a score", *lowered)
-    swallowed = _find_swallowing(answers)
-    if swallowed:
-        return report_warning("a failure may become a score", *swallowed[:3])
-    names = ", ".join(sorted(hits))
-    return report_pass(
-        f"injected failures ({names}) never become scores" if names else "it uses nothing that can be made to fail"
-    )
-
-
-def _list_services(answers: Answers) -> Iterator[tuple[Any, str]]:
-    """The attributes of a task, its scorer or an environment, and functions of its module, that are named like services."""
-    for holder, function in _list_holders(answers):
-        for name in list(getattr(holder, "__dict__", {})):
-            if _OUTSIDE.search(name) and not isinstance(getattr(holder, name, None), str | int | float | type(None)):
-                yield holder, name
-        for name in dir(type(holder)):
-            method = inspect.getattr_static(type(holder), name, None)
-            if _OUTSIDE.search(name) and not name.startswith("__") and isinstance(method, FunctionType):
-                yield holder, name
-        module = inspect.getmodule(function)
-        if module is not None and not (module.__name__ or "").startswith("palaestra."):
-            for name in function.__code__.co_names:
-                if _OUTSIDE.search(name) and isinstance(getattr(module, name, None), FunctionType):
-                    yield module, name
-
-
-def _list_holders(answers: Answers) -> list[tuple[Any, FunctionType]]:
-    """The objects whose code computes rewards, with that code."""
-    if isinstance(answers, TaskAnswers):
-        pairs: list[tuple[Any, Any]] = [(answers.task, getattr(type(answers.task), "score", None))]
-        scorer = getattr(answers.task, "scorer", None)
-        function = getattr(scorer, "function", None)
-        pairs.append((scorer, function or vars(type(scorer)).get("__call__")))
-    else:
-        assert isinstance(answers, EnvAnswers)
-        inside = answers.env.unwrapped
-        pairs = [(inside, getattr(type(inside), name, None)) for name in ("step", "respond", "play", "answer")]
-    return [(holder, function) for holder, function in pairs if isinstance(function, FunctionType)]
-
-
-def _find_swallowing(answers: Answers) -> list[str]:
-    """Broad `except` clauses in the code of the reward that return or assign a constant."""
-    shown = []
-    for _, function in _list_holders(answers):
-        with suppress(OSError, TypeError):
-            source = textwrap.dedent(inspect.getsource(function))
-            shown += find_constant_handlers(source, function.__qualname__, function.__code__.co_firstlineno)
-    return shown
-
-
-def find_constant_handlers(source: str, name: str, first_line: int = 1) -> list[str]:
-    """Broad `except` clauses of a source that return or assign a constant."""
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except SyntaxError:
-        return []
-    return [
-        f"{name}, line {first_line + node.lineno - 1}: any exception becomes a constant"
-        for node in nodes
-        if isinstance(node, ast.ExceptHandler) and _is_broad(node.type) and _returns_constant(node)
-    ]
-
-
-def _is_broad(kind: ast.expr | None) -> bool:
-    return kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException"))
-
-
-def _returns_constant(handler: ast.ExceptHandler) -> bool:
-    last = handler.body[-1]
-    value = last.value if isinstance(last, ast.Return | ast.Assign) else None
-    parts = [node for node in ast.walk(value) if isinstance(node, ast.Constant)] if value is not None else []
-    names = [node.id for node in ast.walk(value) if isinstance(node, ast.Name)] if value is not None else []
-    return (
-        any(isinstance(part.value, int | float) for part in parts)
-        and "Failure" not in names
-        and "failure" not in ast.dump(last)
-    )
