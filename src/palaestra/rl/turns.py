@@ -21,6 +21,7 @@ from palaestra.chat.tool_formats import is_malformed
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Json, Message, Segment, Trajectory, Values
 from palaestra.core.seeding import Seeds
+from palaestra.envs.turn.base import format_transcript
 from palaestra.rl.policies.engine import EnginePolicy
 from palaestra.rl.policies.language_model import LanguageModelPolicy
 from palaestra.rl.rollouts import Rollout, TokenInputs, make_episode_rollout
@@ -128,21 +129,6 @@ class TurnEpisode:
             info["failure"] = self.failure
         rewards = tuple(self.rewards)
         return Trajectory(environment, self.seed, rewards, self.segments, self.terminated, self.truncated, (info,))
-
-
-def format_transcript(messages: Sequence[Message]) -> str:
-    """Messages as readable text with their tool calls; a single message without its role."""
-    if len(messages) == 1 and not messages[0].tool_calls:
-        return messages[0].text
-    return "\n".join(
-        " ".join(
-            (
-                f"[{message.role}] {message.text}".rstrip(),
-                *(f"{call.name}({call.arguments})" for call in message.tool_calls),
-            )
-        )
-        for message in messages
-    )
 
 
 def collect_turns(

@@ -29,6 +29,8 @@ from palaestra.runs.run import is_running
 from palaestra.runs.store import Store
 
 Status = Literal["running", "ended", "failed", "stopped"]
+TRAJECTORIES = "trajectories"
+"""The recipe of a run that was read from files in formats of other systems."""
 _MAX_DEPTH = 4
 """Maximum depth of a run folder below the folder that is shown."""
 _MAX_POINTS = 60

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.helpers.stored_runs import attempts, evaluate_run, write_train_run
+from stored_runs import attempts, evaluate_run, write_train_run
 
 from palaestra.core.errors import PalaestraError, RunError
 from palaestra.core.records import (

@@ -33,6 +33,7 @@ from palaestra.envs.factory import detect_kind, make_single_turn_env, make_token
 from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.envs.token.prompts import Prompt, Response, compute_rewards, load_tokenizer
 from palaestra.envs.token.rewards import RewardFunctions, RewardLike
+from palaestra.envs.turn.base import format_transcript
 from palaestra.envs.turn.tasks import TaskEnv
 from palaestra.recipes.evaluate.recipe import make_run_task
 from palaestra.recipes.evaluate.settings import EvaluateSettings
@@ -41,7 +42,6 @@ from palaestra.recipes.runs import NotebookResult
 from palaestra.recipes.settings import load_run_settings
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.train.settings import TrainSettings
-from palaestra.rl.turns import format_transcript
 from palaestra.runs.files import from_data, to_data, to_json, write_json
 from palaestra.runs.run import Run
 from palaestra.tasks.base import Task, TaskHooks, get_hooks
