@@ -16,7 +16,6 @@ from pathlib import Path
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Failure, Json, Message, Score, Segment, StopReason, ToolCall, Trajectory
 from palaestra.core.registry import Registry, describe_error
-from palaestra.envs.turn.base import format_transcript
 from palaestra.research.workspace.workspace import Step
 from palaestra.runs.files import check_empty_folder, from_data, read_text, to_data, write_folder, write_text
 from palaestra.runs.provenance import read_provenance
@@ -69,7 +68,7 @@ class TrajectoryTurns:
 
     Arguments:
         after: the messages after the model's last one.
-        rest: what else the trajectory has, as plain values. Only a trajectory of ours has `texts` in it.
+        rest: what else the trajectory has, as plain values. Only a trajectory of ours has `has_messages` in it.
     """
 
     turns: tuple[ModelTurn, ...]
@@ -221,20 +220,15 @@ def split_turns(trajectory: Trajectory) -> TrajectoryTurns:
     """
     rest: Json = {name: to_data(getattr(trajectory, name)) for name in _PLAIN}
     info = dict(trajectory.infos[0]) if trajectory.infos else {}
+    rest |= {"has_messages": "messages" in info, "has_metrics": "metrics" in info}
     if "messages" in info:
         messages = tuple(from_data(Message, message) for message in info.pop("messages"))
         opening = min(int(info.get("opening", 0)), len(messages))
-        texts = {"prompt": format_transcript(messages[:opening]), "response": format_transcript(messages[opening:])}
-        rest["texts"] = [name for name in texts if info.get(name) == texts[name]]
     elif isinstance(info.get("response"), str):
         messages, opening = (Message("user", str(info.get("prompt", ""))), Message("assistant", info["response"])), 1
-        rest["texts"] = ["prompt", "response"] if isinstance(info.get("prompt"), str) else []
-        rest["has_messages"] = False
     else:
         raise RunError("an episode without text cannot be written")
-    info = {name: value for name, value in info.items() if name not in rest["texts"]}
     places = [k for k, message in enumerate(messages) if message.role == "assistant" and k >= opening]
-    rest["has_metrics"] = "metrics" in info
     metrics = info.pop("metrics", [{} for _ in places])
     tokens = _list_tokens(trajectory.segments)
     if tokens is None or len(tokens) != len(places) or len(metrics) != len(places):
@@ -279,13 +273,8 @@ def join_turns(record: TrajectoryTurns) -> Trajectory:
     info, *infos = rest.get("infos") or [{}]
     metrics = [dict(turn.metrics) for turn in turns]
     segments = tuple(from_data(Segment, segment) for segment in rest.get("segments", ())) or _join_segments(metrics)
-    if "texts" in rest:  # Of ours.
-        opening = min(int(info.get("opening", 0)), len(messages)) if rest.get("has_messages", True) else 1
-    else:
-        opening = len(turns[0].before) if turns else len(messages)
-        info = {**info, "opening": opening}
-    texts = {"prompt": messages[:opening], "response": messages[opening:]}
-    info |= {name: format_transcript(texts[name]) for name in rest.get("texts", ())}
+    if "has_messages" not in rest:  # Not ours.
+        info = {**info, "opening": len(turns[0].before) if turns else len(messages)}
     if rest.get("has_messages", True):
         info["messages"] = [to_data(message) for message in messages]
     if rest.get("has_metrics", any(metrics)):
