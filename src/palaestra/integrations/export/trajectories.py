@@ -7,6 +7,7 @@ A format is a `TrajectoryFormat` in a file of its own, and a row of `palaestra.i
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ _DETAILS = ("advantages", "entropies", "reference_logprobs", "alternatives")
 """Fields of a segment that are metrics of a turn, if they are known."""
 _PLAIN = ("environment", "seed", "rewards", "terminated", "truncated")
 """Fields of a trajectory that formats keep as they are."""
-_MAX_FILES, _MAX_BYTES = 5000, 256 << 20
+_MAX_FILES, _MAX_DEPTH = 5000, 6
+"""Maximum files that are read, and depth of their folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +119,33 @@ def read_trajectories(folder: Path) -> tuple[list[tuple[Path, Trajectory]], list
     """Read all files of known formats below a folder. Returns the trajectories with their files, and why files were left out."""
     formats: list[TrajectoryFormat] = [TRAJECTORY_FORMATS.get(name) for name in TRAJECTORY_FORMATS.names()]
     trajectories, problems = list[tuple[Path, Trajectory]](), list[str]()
-    paths = (path for path in sorted(folder.rglob("*")) if path.suffix in (".json", ".jsonl") and path.is_file())
-    for count, path in enumerate(paths):
+    for count, path in enumerate(_list_files(folder, _MAX_DEPTH)):
         if count >= _MAX_FILES:
             problems.append(f"{folder} has more than {_MAX_FILES} files; the others were left out")
             break
-        if path.stat().st_size > _MAX_BYTES:
-            problems.append(f"{path} has more than {_MAX_BYTES >> 20} MB")
-            continue
-        documents = list(_parse_documents(read_text(path)))
-        for format_ in formats:
-            known = [document for document in documents if format_.recognizes(document)]
-            try:
-                trajectories += [(path, trajectory) for trajectory in (format_.read(known) if known else ())]
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:  # Of somebody else.
-                problems.append(f"{path} is damaged: {describe_error(error)}")
+        try:
+            documents = list(_parse_documents(read_text(path)))
+            for format_ in formats:
+                if known := [document for document in documents if format_.recognizes(document)]:
+                    trajectories += [(path, trajectory) for trajectory in format_.read(known)]
+        except RunError as error:
+            problems.append(str(error))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:  # A file of somebody else.
+            problems.append(f"{path} is damaged: {describe_error(error)}")
     return trajectories, problems
+
+
+def _list_files(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield the JSON files of a folder and of those below it. Links are not followed."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:  # It may not be read.
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False) and depth and not entry.name.startswith("."):
+            yield from _list_files(Path(entry.path), depth - 1)
+        elif entry.name.endswith((".json", ".jsonl")) and entry.is_file(follow_symlinks=False):
+            yield Path(entry.path)
 
 
 def _parse_documents(text: str) -> Iterator[Json]:
