@@ -263,13 +263,14 @@ class _Subject:
 
     Arguments:
         tasks: the tasks of answers by split; the empty name is for the others.
-        env: the token environment of a train run.
+        env: the token environment of a train run; `prompts` are its prompts by their token ids.
         problems: the problems of an environment of turns, by their messages.
         refusal: why its training episodes cannot be rescored without a reward.
     """
 
     tasks: Mapping[str, Task] = field(default_factory=dict)
     env: TokenVectorEnv | None = None
+    prompts: Mapping[tuple[int, ...], Prompt] = field(default_factory=dict)
     problems: Mapping[tuple[Message, ...], Problem] = field(default_factory=dict)
     refusal: str = ""
 
@@ -317,7 +318,8 @@ def _open_env(run: Run, settings: TrainSettings) -> _Subject:
     env = make_token_env(settings.env, 1, settings.options, **own, group_size=1, failures="mark")
     if not isinstance(env, TokenVectorEnv):
         return _Subject(refusal=refusal)
-    return _Subject({} if env.task is None else {"": env.task}, env)
+    prompts = {prompt.ids: prompt for prompt in env.list_prompts()}
+    return _Subject({} if env.task is None else {"": env.task}, env, prompts)
 
 
 def _make_judge(
@@ -417,7 +419,7 @@ def _read_trajectory(place: str, trajectory: Trajectory, subject: _Subject) -> _
         messages = tuple(from_data(Message, message) for message in info.get("messages", ()))
         return _read_turns(TRAINING, name, group, before, messages, int(info.get("opening", 0)), subject)
     ids, chosen = (segment.token_ids for segment in trajectory.segments)
-    prompt = subject.env.find_prompt(ids) if subject.env is not None else None
+    prompt = subject.prompts.get(ids)
     answer = Completion(str(info["response"]), chosen, stop_reason=StopReason(info["stop_reason"]))
     if prompt is None and subject.env is not None:
         reason = "its prompt is not in the environment any more"
