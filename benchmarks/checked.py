@@ -32,8 +32,9 @@ REASONING = (
     "calendar_arithmetic", "chain_sum", "color_cube_rotation", "count_bits", "countdown", "decimal_arithmetic", "fraction_simplification",
     "gcd", "knights_knaves", "lcm", "letter_counting", "spell_backward",
 )  # fmt: skip
-LESSON = "validation=1 test=0 rehearsal=0 rounds=1"
-"""Options with which an episode of the lesson environment takes seconds."""
+LESSON = 'skills=["addition"] validation=1 test=1 rehearsal=0 rounds=1 budget=200'
+WRITER = 'skills=["long_multiplication"] students=1 copies=1 first_lesson=2 rehearsal=1 validation=4 examples=1'
+"""Options with which an episode of a lesson environment takes seconds."""
 DATA = {
     "gsm8k": "gsm8k", "humaneval": "humaneval", "mbpp": "mbpp", "code-contests": "code_contests_test", "easy-vqa": "easy_vqa",
     "nlvr": "nlvr",
@@ -43,6 +44,7 @@ GROUPS: dict[str, tuple[str, Sequence[str]]] = {
     "ours": ("palaestra", (
         "palaestra/CoT-v0", "palaestra/Task-v0", "palaestra/Guess-v0", "palaestra/Calculator-v0", "text:FrozenLake-v1",
         "text:Taxi-v4", "palaestra/RLHF-v0", "palaestra/Research-v0", f"palaestra/Lesson-v0 {LESSON}",
+        f"palaestra/Writer-v0 {WRITER}",
         "math-skills", "code-skills", "tools-skills", "vision-skills",
     )),
     "research": ("palaestra", tuple(task_names())),
@@ -50,6 +52,7 @@ GROUPS: dict[str, tuple[str, Sequence[str]]] = {
         "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Blackjack-v1",
         "CliffWalking-v1", "CliffWalkingSlippery-v1", "FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v4",
     )),
+    "gem": ("gem", ("gem:game:GuessTheNumber-v0-easy", "gem:game:Mastermind-v0-easy", "gem:game:Sudoku-v0-easy")),
     "atari": ("ale_py", ("ale_py:ALE/Pong-v5", "ale_py:ALE/Breakout-v5")),
     "popgym": ("popgym", tuple(f"popgym:popgym-{name}-v0" for name in POPGYM)),
     "textarena": ("textarena", tuple(f"textarena:{name}" for name in TEXTARENA)),

@@ -264,6 +264,21 @@ class AssistantLast(Refund):
         return [*super().opening(options), Message("assistant", "How can I help?")]
 
 
+@plant("runtime.hostile_answers")
+class FailsWhenRepeated(Refund):
+    """The same greeting twice raises; the Countdown of TextArena 0.7.4 raises at the second invalid action."""
+
+    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+        self.seen: list[str] = []
+        return super().opening(options)
+
+    def misunderstand(self, text: str) -> Reply:
+        self.seen.append(text)
+        if self.seen.count(text) > 1 and text == "hello":
+            raise ValueError(f"two messages are equal: {text!r}")
+        return Reply(("I do not understand.",))
+
+
 @plant("semantic.live_reward")
 class ShowsReward(Refund):
     """Each reply carries the reward so far."""

@@ -28,6 +28,9 @@ ALGORITHMS.register("ppo", "palaestra.rl.ppo:PPO", "clipped updates with a criti
 ALGORITHMS.register("grpo", "palaestra.rl.grpo:GRPO", "group-relative advantages, no critic; also dr_grpo and dapo")
 ALGORITHMS.register("rloo", "palaestra.rl.rloo:RLOO", "REINFORCE with a leave-one-out baseline")
 ALGORITHMS.register("rest_em", "palaestra.rl.rest_em:RestEM", "fine-tuning on the best responses of each group")
+ALGORITHMS.register(
+    "distill", "palaestra.rl.distill:Distill", "reverse KL divergence to a teacher on the student's samples"
+)
 ALGORITHMS.register("cem", "palaestra.rl.cem:CEM", "cross-entropy method over the few weights of a classic policy")
 ALGORITHMS.register("reinforce", "palaestra.rl.reinforce:REINFORCE", "policy gradient with a baseline, one epoch")
 
@@ -111,6 +114,9 @@ class Algorithm(ABC):
         critic_learning_rate = getattr(config, "critic_learning_rate", config.learning_rate)
         groups = self.policy.parameter_groups(config.learning_rate, critic_learning_rate)
         return Optimizer(groups if config.needs_critic else groups[:1], config.weight_decay)
+
+    def bind(self, env: Any, tokenizer: Any) -> None:  # noqa: B027  (optional)
+        """Take the environment of a language model and its tokenizer before training, for what a rollout does not contain."""
 
     @abstractmethod
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:

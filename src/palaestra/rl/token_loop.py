@@ -70,6 +70,8 @@ class TokenLoop(Loop):
         self.env, self.policy, self.algorithm, self.reference = env, policy, algorithm, reference
         self.held_out, self.engine_name, self.tokenizer = held_out, engine_name, tokenizer
         self.sampler, self.workers = sampler, workers
+        if algorithm is not None:
+            algorithm.bind(env, tokenizer)
         self.group_size = config.group_size
         self._returns: dict[int, list[float | None]] = {}
         self.curriculum: Curriculum | None = None

@@ -303,6 +303,10 @@ class TokenVectorEnv(TokenEnvContract):
         """Whether single tokens are rewarded, not only finished responses."""
         return self._by_token
 
+    def find_prompt(self, ids: Sequence[int]) -> Prompt | None:
+        """The prompt with these token ids; `None` if the environment has none."""
+        return next((prompt for prompt in self._prompts if prompt.ids == tuple(ids)), None)
+
     # Internals
 
     def _allocate(self, num_envs: int) -> None:

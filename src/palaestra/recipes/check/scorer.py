@@ -298,11 +298,19 @@ def check_hostile(answers: Answers) -> CheckFinding:
         return report_fail(
             f"{' and '.join(rewarded)} are accepted as right answers", *(HOSTILE[name] for name in rewarded)
         )
+    repeated = answers.score(cases[0], "hello")
+    if isinstance(answers, EnvAnswers) and (repeated.error or repeated.failure):
+        report = report_fail if repeated.error else report_warning
+        return report(
+            "a wrong answer that is repeated until the end has no reward",
+            f"case {cases[0].key}: {repeated.error or repeated.failure}",
+            seed=_get_seed(cases[0]),
+        )
     if failures and not answers.score(cases[0], ["hello"]).failure:
         return report_warning(
             f"{len(failures)} of {count} answers have a failure instead of a score", *failures[:3], answers=count
         )
-    return report_pass(f"{count} hostile answers have scores", answers=count)
+    return report_pass(f"{count - len(failures)} hostile answers have scores", answers=count)
 
 
 def is_program(text: str) -> bool:

@@ -181,12 +181,7 @@ class LanguageModelPolicy(nn.Module):
             output_VD = self.model.get_output_embeddings().weight[: self.vocabulary]
             logprobs_N = compute_token_logprobs(outputs.hidden_ND, output_VD, tokens_N, self.temperature)
         else:
-            logits_NV = outputs.logits_NV[:, : self.vocabulary].float()
-            if self.temperature != 1.0:
-                logits_NV = logits_NV / self.temperature
-            if inputs.legal:
-                legal = [inputs.legal[sequence] for sequence in sequences]
-                logits_NV = mask_illegal(logits_NV, outputs.rows_N, legal, selection.width)
+            logits_NV = self._scale_logits(outputs, inputs, selection)
             logprobs_N = -nn.functional.cross_entropy(logits_NV, tokens_N, reduction="none")
             if entropy:
                 logp_NV = logits_NV.log_softmax(-1)
@@ -205,6 +200,27 @@ class LanguageModelPolicy(nn.Module):
             entropy_BR.to(device) if entropy_BR is not None else None,
             values_BR.to(device) if values_BR is not None else None,
         )
+
+    def compute_distributions(self, inputs: TokenInputs, selection: Selection) -> torch.Tensor:
+        """The log-probs of all tokens at the decisions of the selected sequences, `[sequences, width, vocabulary]`."""
+        sequences, width = selection.index.tolist(), selection.width
+        outputs = outputs_at_decisions(self.sequence_forward, inputs, sequences, width, hidden=False, logits=True)
+        logp_NV = self._scale_logits(outputs, inputs, selection).log_softmax(-1)
+        if outputs.rows_N is not None:
+            table_MV = logp_NV.new_zeros(len(sequences) * width, logp_NV.shape[-1])
+            logp_NV = table_MV.index_copy(0, outputs.rows_N, logp_NV)
+        return logp_NV.view(len(sequences), width, -1)
+
+    def _scale_logits(self, outputs: SequenceOutputs, inputs: TokenInputs, selection: Selection) -> torch.Tensor:
+        """The logits of the sampled distribution."""
+        assert outputs.logits_NV is not None
+        logits_NV = outputs.logits_NV[:, : self.vocabulary].float()
+        if self.temperature != 1.0:
+            logits_NV = logits_NV / self.temperature
+        if inputs.legal:
+            legal = [inputs.legal[sequence] for sequence in selection.index.tolist()]
+            logits_NV = mask_illegal(logits_NV, outputs.rows_N, legal, selection.width)
+        return logits_NV
 
     @torch.no_grad()
     def values_BT(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
