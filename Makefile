@@ -8,6 +8,8 @@ STAMP  := $(VENV)/.installed
 PPO    := $(VENV)/trl-with-ppo
 MINATAR := $(VENV)/minatar
 TEMPLATES := $(VENV)/chat-templates
+HARBOR := $(VENV)/harbor
+HARBOR_REPOSITORY ?= https://github.com/harbor-framework/harbor
 VLLM   ?= .venv-vllm
 FACTORY ?= .venv-llamafactory
 OPENENV ?= .venv-openenv
@@ -31,9 +33,9 @@ test: $(STAMP) system  ## all tests that need nothing special
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile tests/sandbox  # held to times, so apart from the rest
 
-test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(OPENENV)/.installed $(AGENTS)/.installed $(MINATAR) $(TEMPLATES) system  ## tests that fetch models or need engines; 8 GB
+test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(OPENENV)/.installed $(AGENTS)/.installed $(MINATAR) $(TEMPLATES) $(HARBOR) system  ## tests that fetch models or need engines; 8 GB
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gem,reasoning-gym,wandb]'  # needs a C compiler
-	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_CHAT_TEMPLATES=$(abspath $(TEMPLATES)) PALAESTRA_OPENENV_PYTHON=$(abspath $(OPENENV))/bin/python PALAESTRA_AGENTS_PYTHON=$(abspath $(AGENTS))/bin/python PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
+	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_HARBOR=$(abspath $(HARBOR)) PALAESTRA_CHAT_TEMPLATES=$(abspath $(TEMPLATES)) PALAESTRA_OPENENV_PYTHON=$(abspath $(OPENENV))/bin/python PALAESTRA_AGENTS_PYTHON=$(abspath $(AGENTS))/bin/python PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/rl/policies/test_engine.py tests/recipes/test_vllm_recipes.py tests/recipes/train/test_ranks.py::test_two_processes_with_vllm_train_like_one
 	OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -m backends -p no:cacheprovider -W ignore tests/integrations/test_verifiers.py tests/integrations/test_inspect_ai.py
 
@@ -111,6 +113,13 @@ $(PPO): $(STAMP)
 # MinAtar without matplotlib, which it needs for its window only.
 $(MINATAR): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ minatar==1.0.15
+
+# What reads our trajectories: Harbor's models of ATIF, without its 90 dependencies, and the messages of OTLP. Harbor's own examples are in its
+# repository only; without a network to GitHub their test is skipped.
+$(HARBOR): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python --target $@.new harbor==0.25.0 opentelemetry-proto==1.45.2 opentelemetry-semantic-conventions==0.66b2 protobuf==7.36.2
+	git clone --quiet --depth 1 $(HARBOR_REPOSITORY) $@.new/repository || echo "Harbor's examples of ATIF could not be fetched; their test is skipped"
+	mv $@.new $@
 
 # The chat templates of SmolLM3 and three Mistral models, as llama.cpp ships them: xllamacpp's sdist contains its sources.
 $(TEMPLATES): $(STAMP)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from palaestra.recipes.check.recipe import check as check
     from palaestra.recipes.evaluate.compare import compare as compare
     from palaestra.recipes.evaluate.recipe import evaluate as evaluate
+    from palaestra.recipes.evaluate.rescore import rescore as rescore
     from palaestra.recipes.evaluate.settings import EvaluateSettings as EvaluateSettings
     from palaestra.recipes.research.recipe import run_research as run_research
     from palaestra.recipes.research.settings import ResearchSettings as ResearchSettings
@@ -84,6 +85,7 @@ _EXPORTS = {
     "palaestra.recipes.check.recipe": "check",
     "palaestra.recipes.evaluate.compare": "compare",
     "palaestra.recipes.evaluate.recipe": "evaluate",
+    "palaestra.recipes.evaluate.rescore": "rescore",
     "palaestra.recipes.evaluate.settings": "EvaluateSettings",
     "palaestra.recipes.research.recipe": "run_research",
     "palaestra.recipes.research.settings": "ResearchSettings",

@@ -14,7 +14,7 @@ API = {
         "Engine EvaluateSettings GRPO GRPOConfig LMActorNetwork LMCriticNetwork LessonEnv MLPActorNetwork "
         "MLPCriticNetwork PPO PPOConfig PretrainSettings REINFORCE REINFORCEConfig RLOO RLOOConfig ResearchSettings RestEM RestEMConfig "
         "RewardModel RewardSettings Task TeachSettings Teacher TokenEnv TokenVectorEnv TrainSettings TurnEnv TurnVectorEnv __version__ "
-        "check compare evaluate load_policy load_ppo_agent load_reward_model make_task make_teacher pretrain resume "
+        "check compare evaluate load_policy load_ppo_agent load_reward_model make_task make_teacher pretrain rescore resume "
         "run_episode run_research show teach train train_agent train_reward write_report"
     ),
     "palaestra.envs.lesson": "LessonEnv Round StudentState ValidationAttempt",

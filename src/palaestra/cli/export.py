@@ -1,4 +1,4 @@
-"""`palaestra export`: an environment as a package for another library, or a run as a dataset or a model."""
+"""`palaestra export`: an environment as a package for another library, or a run as a dataset, a model or trajectories."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def export(
         typer.Option(
             metavar="TARGET",
             help="For an environment a library, see `palaestra list exporters`. For a run: dataset (trajectories, lessons "
-            "and evaluations) or model (the trained student or policy), as a folder for the Hugging Face hub.",
+            "and evaluations) or model (the trained student or policy), as a folder for the Hugging Face hub; or its episodes "
+            "as atif (Harbor) or otel (OpenTelemetry), one file each.",
         ),
     ],
     out: Annotated[
@@ -70,7 +71,7 @@ def export(
         bool, typer.Option("--merge", help="Merge a LoRA adapter into its base model.", rich_help_panel=HUB)
     ] = False,
 ) -> None:
-    """Write a turn environment as a package for another library, or a run as a dataset or a model."""
+    """Write a turn environment as a package for another library, or a run as a dataset, a model or trajectories."""
     given = {
         "--env-option": env_option,
         "--name": name,
@@ -79,13 +80,23 @@ def export(
         "--private": private,
         "--merge": merge,
     }
-    allowed = ("--push", "--private", "--merge") if to in RUN_TARGETS else ("--env-option", "--name", "--check")
+    from palaestra.integrations.export.trajectories import TRAJECTORY_FORMATS, export_trajectories
+
+    is_format = to in TRAJECTORY_FORMATS.names()
+    allowed: tuple[str, ...] = () if is_format else ("--env-option", "--name", "--check")
+    if to in RUN_TARGETS:
+        allowed = ("--push", "--private", "--merge")
     for option, value in given.items():
         if value and option not in allowed:
-            raise SettingsError(f"{option} cannot be used with --to {to}; expected {', '.join(allowed)}")
+            raise SettingsError(
+                f"{option} cannot be used with --to {to}; expected {', '.join(allowed) or 'only --out'}"
+            )
     if private and not push:
         raise SettingsError("--private is for --push owner/name")
     quiet()
+    if is_format:
+        say(f"{to}: {export_trajectories(source, out or Path(source) / f'exported-{to}', to)}")
+        return
     if to in RUN_TARGETS:
         _export_run(source, to, out, push, private, merge)
         return

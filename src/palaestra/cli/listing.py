@@ -25,6 +25,7 @@ REGISTRIES = {
     "models": "palaestra.models.registry:MODELS",
     "environments": "palaestra.envs:DESCRIPTIONS",
     "exporters": "palaestra.integrations.export.base:EXPORTERS",
+    "trajectory_formats": "palaestra.integrations.export.trajectories:TRAJECTORY_FORMATS",
 }
 """Registries, or descriptions by name, as `module:name`. Importing them does not load torch."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +184,62 @@ def compare(
         say(f"note: {note}")
     if out is not None:
         say(f"page: {write_comparison(result, out)}")
+
+
+@app.command(rich_help_panel=MEASURE)
+def rescore(
+    run: Folder,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE.py:FUNCTION", help="A reward function as of `palaestra train`, several times."),
+    ] = None,
+    reward_weight: Annotated[list[float] | None, typer.Option(help="The weight of each reward.")] = None,
+    scorer: Annotated[
+        str,
+        typer.Option(
+            help="A scorer: number, judge:MODEL, FILE.py:FUNCTION, ...; by default the run's own, as it is now."
+        ),
+    ] = "",
+    episode: Annotated[str, typer.Option(metavar="NAME", help="Only this episode, with its texts.")] = "",
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Run the code that the run names, although you have not started it on this machine."
+        ),
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the result with all values as JSON.")] = False,
+) -> None:
+    """Score the stored episodes of a run with another reward or scorer, and compare with the old values. Samples nothing."""
+    from palaestra.cli.terminal import rescoring_tables
+    from palaestra.recipes.evaluate.rescore import rescore as rescore_run
+    from palaestra.recipes.evaluate.rescore import write_rescoring
+    from palaestra.report import write_report
+
+    quiet()
+    with RunProgress(plain_console(stderr=True)) as progress:
+        result = rescore_run(
+            run,
+            reward=reward or None,
+            reward_weights=reward_weight or (),
+            scorer=scorer,
+            episode=episode,
+            trust=trust,
+            listener=progress,
+        )
+    if json_:
+        typer.echo(json.dumps(result.to_data(), indent=1))
+        return
+    options = [
+        *(f"--reward {shlex.quote(name)}" for name in reward or ()),
+        f"--scorer {shlex.quote(scorer)}" if scorer else "",
+    ]
+    options += [f"--reward-weight {weight:g}" for weight in reward_weight or ()]
+    command = " ".join(("palaestra rescore", shlex.quote(str(run)), *filter(None, options), "--episode"))
+    for part in rescoring_tables(result, command, texts=bool(episode)):
+        console.print(part, soft_wrap=isinstance(part, str), highlight=False)
+    if not episode:
+        write_rescoring(result)
+        say(f"report: {write_report(run)}")
 
 
 def _build_research() -> TyperGroup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -22,10 +23,11 @@ from palaestra.core.text import mask
 from palaestra.interrupts import INTERRUPTED
 from palaestra.recipes.progress import plain_console
 from palaestra.recipes.runs import PERCENT
-from palaestra.report.formatting import majority
+from palaestra.report.formatting import describe_unscored, majority, mean_span
 
 if TYPE_CHECKING:
     from palaestra.recipes.evaluate.compare import CompareResult
+    from palaestra.recipes.evaluate.rescore import RescoreResult
     from palaestra.recipes.teach.study import StudyResult
     from palaestra.research.standings.standings import Area, Standings
 
@@ -298,6 +300,37 @@ def _format_comparison(part: Comparison) -> tuple[str, ...]:
         _chance(part.p_value),
         str(gain.count),
     )
+
+
+def rescoring_tables(result: RescoreResult, command: str, texts: bool = False) -> Iterator[Table | str]:
+    """Make the tables of a rescoring: old and new means by source, and the most changed episodes.
+
+    Arguments:
+        command: shows one episode, with its name at the end.
+        texts: show the whole texts of the episodes instead of their names.
+    """
+    title = f"{result.folder.resolve().name} rescored by {result.scorer}; means with 95 % intervals"
+    table = make_table(title, "source", "before", "after", "difference", "episodes", "rose", "fell", "correlation")
+    data = result.to_data()
+    for part in data["parts"]:
+        means = (mean_span(part[name]) for name in ("before", "after", "change"))
+        counts = (str(part[name]) for name in ("count", "rose", "fell"))
+        table.add_row(
+            part["source"], *means, *counts, "-" if part["correlation"] is None else f"{part['correlation']:.2f}"
+        )
+    yield table
+    yield from describe_unscored(data["parts"][-1])
+    if texts:
+        for episode in result.episodes:
+            yield f"\nPROMPT\n{episode.prompt}\n\nRESPONSE\n{episode.response}"
+        return
+    if result.most_changed:
+        table = make_table("the most changed episodes", "before", "after", "difference")
+        table.add_column("look at it with", overflow="fold")
+        for episode in result.most_changed:
+            values = (f"{episode.before:.4g}", f"{episode.after:.4g}", f"{episode.change:+.4g}")
+            table.add_row(*values, f"{command} {shlex.quote(episode.name)}")
+        yield table
 
 
 def study_table(result: StudyResult) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import webbrowser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -16,7 +17,10 @@ from palaestra.core.errors import MissingExtraError, RunError
 def view(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUNS]...", help="Folders with runs or checks, or a check.json. Default: runs/."),
+        typer.Argument(
+            metavar="[RUNS]...",
+            help="Folders with runs or checks, a check.json, or folders with trajectories of ATIF or OTLP. Default: runs/.",
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 0,
@@ -28,6 +32,8 @@ def view(
 
         from palaestra.report.page import CHECK
         from palaestra.view import make_app
+        from palaestra.view.runs import RunIndex
+        from palaestra.view.trajectories import import_trajectories
     except ImportError as error:
         raise MissingExtraError("starlette and uvicorn", "serve", "the viewer") from error
     folders = [path.parent if path.name == CHECK and path.is_file() else path for path in folders or [Path("runs")]]
@@ -35,13 +41,22 @@ def view(
         if not folder.is_dir():
             raise RunError(f"there is no folder {folder}; name a folder with runs: palaestra view FOLDER")
     token = secrets.token_urlsafe(24)
-    app = make_app(folders, token, list_host_names(host))
-    socket = listen(host, port)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-    address, *others = [f"{url}/?token={token}" for url in list_urls(host, socket.getsockname()[1])]
-    typer.echo(f"runs of {', '.join(map(str, folders))}: {address}")
-    for other in others:
-        typer.echo(f"from other machines: {other}")
-    if browser:
-        webbrowser.open(address)
-    uvicorn.Server(config).run(sockets=[socket])
+    with TemporaryDirectory(prefix="palaestra-view-") as temporary:
+        shown: list[Path] = []
+        for folder in folders:
+            # Files of other systems are read once; a run is read again whenever it changes.
+            has_runs = bool(RunIndex([folder]).cards())
+            imported, problems = (None, []) if has_runs else import_trajectories(folder, Path(temporary, str(len(shown))))
+            shown.append(imported or folder)
+            for problem in problems:
+                typer.echo(f"left out: {problem}")
+        app = make_app(shown, token, list_host_names(host))
+        socket = listen(host, port)
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+        address, *others = [f"{url}/?token={token}" for url in list_urls(host, socket.getsockname()[1])]
+        typer.echo(f"runs of {', '.join(map(str, folders))}: {address}")
+        for other in others:
+            typer.echo(f"from other machines: {other}")
+        if browser:
+            webbrowser.open(address)
+        uvicorn.Server(config).run(sockets=[socket])

@@ -77,11 +77,14 @@ def cluster_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float]:
     return wilson_interval(rate * effective, effective)
 
 
-def mean_interval(values: Sequence[float], low: float = -math.inf, high: float = math.inf) -> Mean:
+def mean_interval(
+    values: Sequence[float], low: float = -math.inf, high: float = math.inf, clusters: Sequence[str] = ()
+) -> Mean:
     """The mean of `values` with Student's 95 % interval.
 
     Arguments:
         low, high: the range of the values; the interval does not leave it.
+        clusters: the cluster of each value, if some are not independent; as in `compute_paired_gain`.
 
     >>> mean = mean_interval([1.0, 2.0, 3.0, 4.0])
     >>> round(mean.value, 2), round(mean.low, 2), round(mean.high, 2)
@@ -91,10 +94,12 @@ def mean_interval(values: Sequence[float], low: float = -math.inf, high: float =
     if count == 0:
         return Mean(math.nan, low, high, 0)
     mean = math.fsum(values) / count
-    if count == 1:
-        return Mean(mean, low, high, 1)
+    freedom = (len(set(clusters)) if clusters else count) - 1
+    if freedom == 0:
+        return Mean(mean, low, high, count)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = _t95(count - 1) * deviation / math.sqrt(count)
+    factor = _design_effect(values, clusters) if clusters else 1.0
+    half = _t95(freedom) * deviation * math.sqrt(factor / count)
     return Mean(mean, max(low, mean - half), min(high, mean + half), count)
 
 

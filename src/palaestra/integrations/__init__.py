@@ -44,3 +44,10 @@ declare_entry("palaestra.task_checkouts", "mlgym", "palaestra.integrations.mlgym
 declare_entry(
     "palaestra.agent_files", "mlgym", "palaestra.integrations.mlgym.agent_file:agent_settings", "an agent of MLGym"
 )
+_FORMATS = {
+    "atif": ("harbor.atif:ATIF", "the Agent Trajectory Interchange Format of Harbor, version 1.7"),
+    "otel": ("otel:OTEL", "traces of OpenTelemetry's conventions for generative AI, as OTLP in JSON"),
+}
+"""Formats of trajectories by their name: the format below this package, and a description."""
+for _name, (_target, _description) in _FORMATS.items():
+    declare_entry("palaestra.trajectory_formats", _name, f"{__name__}.{_target}", _description)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -243,6 +244,25 @@ def format_span(low: float, high: float) -> str:
     """
     size = max(abs(low), abs(high))
     return f"{plain(low, size)} to {plain(high, size)}"
+
+
+def mean_span(mean: Mapping[str, Any]) -> str:
+    """Format a mean with its interval. Without episodes, or with one, values are `None`.
+
+    >>> mean_span({"value": 0.5, "low": 0.25, "high": 0.75}), mean_span({"value": 2.0, "low": None, "high": None})
+    ('0.500 [0.250, 0.750]', '2.00')
+    """
+    value, low, high = mean["value"], mean["low"], mean["high"]
+    if value is None or low is None or high is None:
+        return plain(value)
+    size = max(abs(low), abs(high))
+    return f"{plain(value, size)} [{plain(low, size)}, {plain(high, size)}]"
+
+
+def describe_unscored(part: Mapping[str, Any]) -> list[str]:
+    """Describe the episodes of a rescoring that have only one of the two values."""
+    lines = [f"{plural(count, 'episode')} without a new value: {reason}" for reason, count in part["unscored"].items()]
+    return [f"{plural(part['new'], 'episode')} had no value and got one", *lines] if part["new"] else lines
 
 
 def share(value: float | None) -> str:

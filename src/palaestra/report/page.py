@@ -23,7 +23,7 @@ from palaestra.report.charts import span, table_behind
 from palaestra.report.figures import FORMATS, PageFigure, find_tables, name_figures, write_parts
 from palaestra.report.formatting import short_path
 from palaestra.report.notes import read_notes
-from palaestra.runs.files import storage_errors, write_text
+from palaestra.runs.files import read_json, storage_errors, write_text
 from palaestra.runs.log import read_failure, read_log
 from palaestra.runs.provenance import describe_cost
 from palaestra.runs.run import Run, is_running
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _RECIPES = ("evaluate", "teach", "train", "research")
 """The recipes with a report. The page of each is imported when it is needed, and with it the recipe."""
-STUDY, BENCH, CHECK = "study.json", "bench.json", "check.json"
-"""The files with the plan of a study and of a bench, and with the report of a check."""
+STUDY, BENCH, CHECK, RESCORE = "study.json", "bench.json", "check.json", "rescore.json"
+"""The files with the plan of a study and of a bench, with the report of a check, and with the last rescoring of a run."""
 _LOG_LINES = 12
 """Lines of the log on the page of a run that has not ended."""
 _MIN_CONTENTS = 4
@@ -112,14 +112,15 @@ def is_check(folder: Path) -> bool:
 
 
 def _read_end(run: Run) -> Json:
-    """Read why a run failed, the last lines of its log, what keeps it from learning, and the user's notes."""
+    """Read why a run failed, the last lines of its log, what keeps it from learning, the user's notes, and its rescoring."""
     error = str((run.summary or {}).get("error") or "")
     failure = read_failure(run.folder, error) if error or run.summary is None else None
     lines = read_log(run.folder)[-_LOG_LINES:] if run.summary is None or failure else []
     diagnoses = [] if failure else diagnose(run)
     resume = "" if failure or run.summary is not None or is_running(run.folder) else short_path(str(run.folder))
     state = {"failure": failure, "log": lines, "resume": resume, "diagnoses": diagnoses}
-    return {**state, "notes": read_notes(run.folder, run.settings)}
+    rescored = read_json(run.folder / RESCORE) if os.path.lexists(run.folder / RESCORE) else None
+    return {**state, "notes": read_notes(run.folder, run.settings), "rescored": rescored}
 
 
 def write_comparison(result: CompareResult, path: Path) -> Path:

@@ -21,9 +21,11 @@ from palaestra.chat.tool_formats import is_malformed
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Json, Message, Segment, Trajectory, Values
 from palaestra.core.seeding import Seeds
+from palaestra.envs.turn.base import format_transcript
 from palaestra.rl.policies.engine import EnginePolicy
 from palaestra.rl.policies.language_model import LanguageModelPolicy
 from palaestra.rl.rollouts import Rollout, TokenInputs, make_episode_rollout
+from palaestra.runs.files import to_data
 
 _PREFILL_FRACTION = 4
 """The whole conversation is computed again if more than 1 / `_PREFILL_FRACTION` of its tokens are not in the cache."""
@@ -104,10 +106,12 @@ class TurnEpisode:
         return tuple(segments)
 
     def to_trajectory(self, environment: str, version: int = 0) -> Trajectory:
-        """Convert to a record of the store. Its info contains the readable text and the version of the weights."""
+        """Convert to a record of the store. Its info contains the conversation, also as readable text, and the version of the weights."""
         info: Json = {
-            "prompt": _format_transcript(self.messages[: self.opening]),
-            "response": _format_transcript(self.messages[self.opening :]),
+            "prompt": format_transcript(self.messages[: self.opening]),
+            "response": format_transcript(self.messages[self.opening :]),
+            "messages": [to_data(message) for message in self.messages],
+            "opening": self.opening,
             "stop_reason": self.stop_reason,
             "turns": self.turns,
             "cut_messages": self.cut_messages,
@@ -125,21 +129,6 @@ class TurnEpisode:
             info["failure"] = self.failure
         rewards = tuple(self.rewards)
         return Trajectory(environment, self.seed, rewards, self.segments, self.terminated, self.truncated, (info,))
-
-
-def _format_transcript(messages: Sequence[Message]) -> str:
-    """Messages as readable text with their tool calls; a single message without its role."""
-    if len(messages) == 1 and not messages[0].tool_calls:
-        return messages[0].text
-    return "\n".join(
-        " ".join(
-            (
-                f"[{message.role}] {message.text}".rstrip(),
-                *(f"{call.name}({call.arguments})" for call in message.tool_calls),
-            )
-        )
-        for message in messages
-    )
 
 
 def collect_turns(

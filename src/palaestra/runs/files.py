@@ -289,6 +289,11 @@ def from_json(kind: type[T], text: str | bytes) -> T:
     return _adapter(kind).validate_json(text)
 
 
+def from_data(kind: type[T], data: object) -> T:
+    """Read a record of `kind` from dictionaries, lists and plain values. Raises `ValueError` if they are invalid."""
+    return _adapter(kind).validate_python(data)
+
+
 def to_data(record: object) -> Any:
     """Convert a record to dictionaries, lists and plain values."""
     return _adapter(type(record)).dump_python(record, mode="json")

@@ -29,6 +29,8 @@ _STEPS = 20
 _MAX_CHARACTERS = 4000
 """Characters of each text in a conversation; a step's own page shows more."""
 _MAX_DIFF_LINES = 200
+_NEAR = 20
+"""Episodes before and after the shown one that its page links to."""
 _TITLE = 90
 """Characters of the first line of an action."""
 _STEP_COLUMNS: Columns[Step] = {
@@ -66,7 +68,8 @@ def render_conversation(card: RunCard, query: Query, episode: int = 0) -> Viewer
         rows_shown = [_show(store, card, episode, position) for position in shown]
     figures = [("page", f"Conversation {plural(len(steps), 'step')}", [head["chart"]])]
     values = {"rows": rows_shown, "opening": opening, "place": place, "head": head, "text": text, "reasons": REASONS}
-    counts = {"episode": episode, "episodes": episodes, "count": len(matching), "total": len(steps)}
+    near = [number for number in episodes if abs(number - episode) <= _NEAR]
+    counts = {"episode": episode, "episodes": near, "count": len(matching), "total": len(steps)}
     return render("conversation", {**values, **counts}, card, "conversation", query, figures)
 
 
@@ -139,6 +142,7 @@ def _describe_episode(card: RunCard, store: Store, episode: int) -> Json:
         "chart": validation_chart(light) if light else None,
         "scores": list_validations(light),
         "metric": light[0].info.get("metric", "score") if light else "score",
+        "file": str(light[0].info.get("file", "")) if light else "",
         "last": last,
         "sums": sums,
         "total": store.total(),

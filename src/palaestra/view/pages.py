@@ -40,6 +40,7 @@ _TABS = {
     "teach": ("examples", "problems", "calls", "charts", "log"),
     "research": ("conversation", "charts", "log"),
     "evaluate": ("problems", "log"),
+    "trajectories": ("episodes", "conversation"),
 }
 """The pages of a run by its recipe; those of a train run depend on its policy."""
 MAX_RUNS = 20

@@ -20,7 +20,7 @@ from palaestra.recipes.runs import PERCENT
 from palaestra.report.check import describe_verdict, read_check_report
 from palaestra.report.formatting import format_span, plain, short_path
 from palaestra.report.notes import NOTES, read_notes
-from palaestra.report.page import BENCH, CHECK, STUDY, is_check
+from palaestra.report.page import BENCH, CHECK, RESCORE, STUDY, is_check
 from palaestra.report.parts import describe_learner
 from palaestra.runs.files import read_json
 from palaestra.runs.log import TRACEBACK, read_failure
@@ -29,6 +29,8 @@ from palaestra.runs.run import is_running
 from palaestra.runs.store import Store
 
 Status = Literal["running", "ended", "failed", "stopped"]
+TRAJECTORIES = "trajectories"
+"""The recipe of a run that was read from files in formats of other systems."""
 _MAX_DEPTH = 4
 """Maximum depth of a run folder below the folder that is shown."""
 _MAX_POINTS = 60
@@ -177,7 +179,18 @@ def file_state(folder: Path) -> tuple[int, ...]:
     """Numbers that change when a run writes something."""
     state: list[int] = []
     base = str(folder)  # Joining paths takes longer than reading their state.
-    files = ("settings.json", "store.sqlite", "store.sqlite-wal", "summary.json", TRACEBACK, NOTES, STUDY, BENCH, CHECK)
+    files = (
+        "settings.json",
+        "store.sqlite",
+        "store.sqlite-wal",
+        "summary.json",
+        TRACEBACK,
+        NOTES,
+        STUDY,
+        BENCH,
+        CHECK,
+        RESCORE,
+    )
     for name in files:
         try:
             status = os.stat(f"{base}/{name}")

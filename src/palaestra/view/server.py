@@ -39,12 +39,15 @@ from palaestra.view.pages import (
     render_settings,
 )
 from palaestra.view.problems import render_problem, render_problems
-from palaestra.view.runs import RunCard, RunIndex, file_state
+from palaestra.view.runs import TRAJECTORIES, RunCard, RunIndex, file_state
+from palaestra.view.trajectories import render_trajectories
 
 _POLL = 0.5
 """Seconds between two looks at the files of a run."""
 _COLUMNS = "palaestra-columns"
 """The cookie with the columns that the reader has chosen."""
+_TALKS = ("research", TRAJECTORIES)
+"""The kinds of runs with conversations."""
 _MAX_BODY = 200_000
 """Maximum bytes of a form."""
 _RUN_PAGES: dict[str, Callable[..., ViewerPage | Response | None]] = {
@@ -62,7 +65,7 @@ _RUN_PAGES: dict[str, Callable[..., ViewerPage | Response | None]] = {
     "calls": render_calls,
     "charts": lambda card, query: render_charts([card], query),
     "log": render_log,
-    "": render_run,
+    "": lambda card, query: (render_trajectories if card.kind == TRAJECTORIES else render_run)(card, query),
 }
 """The pages of a run, by their address. Each gets the run, the query and the values of the address."""
 _Page = Callable[[Request], ViewerPage | Response | None]
@@ -193,9 +196,9 @@ class _Pages:
         query = request.query_params
         names = [query["left"], query["right"]] if "left" in query and "right" in query else query.getlist("run")
         sides = [self._find_episode(name) for name in names]
-        if len(sides) != 2 or any(card.kind != "research" for card, _ in sides):
+        if len(sides) != 2 or any(card.kind not in _TALKS for card, _ in sides):
             raise HTTPException(404, "choose two research runs in the list first")
-        return render_pair(sides, [card for card in self.index.cards() if card.kind == "research"], query)
+        return render_pair(sides, [card for card in self.index.cards() if card.kind in _TALKS], query)
 
     async def events(self, request: Request) -> Response:
         """Server-sent events: one whenever the run, or any run, has written something."""

@@ -56,6 +56,7 @@ class Response:
         token_rewards: one per token, if the environment computes them.
         reward_parts: the values of several reward functions by name.
         columns, metrics: what reward functions log about the response, and about all that were scored with it.
+        messages: the conversation after the prompt, if the episode has several turns; `text` is its last answer.
     """
 
     prompt: Prompt
@@ -70,6 +71,7 @@ class Response:
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     columns: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    messages: tuple[Message, ...] = ()
 
     @property
     def truncated(self) -> bool:

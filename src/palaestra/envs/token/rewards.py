@@ -26,8 +26,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from palaestra.chat.rendering import to_chat_message
 from palaestra.core.errors import RewardError, SettingsError
-from palaestra.core.records import Problem
+from palaestra.core.records import Message, Problem
 from palaestra.core.registry import describe_location, load_reference
 from palaestra.core.settings import short_repr
 from palaestra.envs.token.prompts import Response, to_reward
@@ -117,6 +118,11 @@ class RewardFunctions:
                 count += 1
                 name = f"{function.name}_{count}"
             self._functions[name] = function
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the functions."""
+        return list(self._functions)
 
     def compute(self, responses: Sequence[Response], state: TrainerState | None = None) -> list[ScoredResponse]:
         """Score responses together.
@@ -237,10 +243,15 @@ def _read_columns(response: Response) -> dict[str, Any]:
 def _read_texts(response: Response, row: Mapping[str, Any]) -> dict[str, Any]:
     """The prompt and the completion: texts, or lists of messages if the data has a conversation."""
     source, messages = response.prompt.source, row.get("prompt")
-    if not isinstance(messages, list) and isinstance(source, Problem) and len(source.messages) > 1:
-        messages = [{"role": message.role, "content": message.text} for message in source.messages]
+    if (
+        not isinstance(messages, list)
+        and isinstance(source, Problem)
+        and (len(source.messages) > 1 or response.messages)
+    ):
+        messages = list(map(to_chat_message, source.messages))
     if isinstance(messages, list):
-        return {"prompt": messages, "completion": [{"role": "assistant", "content": response.text}]}
+        answers = response.messages or (Message("assistant", response.text),)
+        return {"prompt": messages, "completion": list(map(to_chat_message, answers))}
     return {"prompt": response.prompt.text, "completion": response.text}
 
 

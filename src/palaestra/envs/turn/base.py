@@ -428,6 +428,21 @@ def transcript(message: Message) -> str:
     return "\n".join(part for part in (message.text, *calls) if part)
 
 
+def format_transcript(messages: Sequence[Message]) -> str:
+    """Messages as readable text with their tool calls; a single message without its role."""
+    if len(messages) == 1 and not messages[0].tool_calls:
+        return messages[0].text
+    return "\n".join(
+        " ".join(
+            (
+                f"[{message.role}] {message.text}".rstrip(),
+                *(f"{call.name}({call.arguments})" for call in message.tool_calls),
+            )
+        )
+        for message in messages
+    )
+
+
 def to_failure(error: BaseException, cause: FailureCause) -> Failure:
     """Convert an exception to a failure record."""
     return Failure(cause, f"{type(error).__name__}: {error}")

@@ -74,7 +74,7 @@ def evaluate(
     """
     settings = resolve_settings(EvaluateSettings, settings, values)
     if not settings.model:
-        settings = replace(settings, model=choose_model(_make_task(settings), settings.skills))
+        settings = replace(settings, model=choose_model(make_run_task(settings), settings.skills))
     settings.check_effects()
     task, problems = check(settings)
     with start_run(RECIPE, out, listener, progress) as (folder, listener):
@@ -110,7 +110,7 @@ def check(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
     check_device(settings.device)
     if is_remote(model) and settings.prompt == "plain":
         raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
-    task = _make_task(settings)
+    task = make_run_task(settings)
     check_skills(task, settings.skills)
     problems = choose(task, Split(settings.split), settings.problems, settings.seed, settings.skills, settings.limit)
     check_reads(model, problems)
@@ -118,7 +118,7 @@ def check(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
     return task, problems
 
 
-def _make_task(settings: EvaluateSettings) -> Task:
+def make_run_task(settings: EvaluateSettings) -> Task:
     """Make the task."""
     from palaestra.tasks.base import make_task, task_signature
 
@@ -132,7 +132,7 @@ def _make_task(settings: EvaluateSettings) -> Task:
 
 def _make_tasks(settings: EvaluateSettings) -> dict[str, Task]:
     """The tasks of a worker: only one, without a name."""
-    return {"": _make_task(settings)}
+    return {"": make_run_task(settings)}
 
 
 def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
