@@ -1,7 +1,7 @@
 """How many lesson steps an hour, how noisy is their reward, and which plans are good: the flat view of `palaestra/Lesson-v0`.
 
-Students are taught side by side (`--num-envs`) by fixed plans and by a trained policy (`--policy RUN`), with the same seeds for
-every plan. The noise of a comparison is the standard deviation of the difference between the plans `errors` and `uniform`, with
+Students are taught side by side (`--num`) by fixed plans and by a trained policy (`--policy RUN`, by default that of the teacher
+`learned`), with the same seeds for every plan; `--first` is the first of them. The noise of a comparison is the standard deviation of the difference between the plans `errors` and `uniform`, with
 equal seeds and with exchanged seeds. The ratio is the steps an hour over those of `LessonEnv` with the same lesson (`--quick`
 measures fewer).
 """
@@ -59,30 +59,31 @@ def main() -> None:
         num="students",
         batches="batches of students",
         env="JSON options",
+        first="the first seed",
     )
     count, batches = int(options.num or 8), int(options.batches or (1 if options.quick else 8))
     env = FlatLessonVectorEnv(count, **json.loads(options.env or "{}"))
-    plans = dict(PLANS)
-    if options.policy:
-        network = load_actor(options.policy)
+    network, first = load_actor(options.policy), int(options.first or 1_000_000)
 
-        def plan_learned(seen: np.ndarray) -> np.ndarray:
-            with torch.no_grad():
-                return network(torch.from_numpy(seen).flatten(1)).numpy()
+    def plan_learned(seen: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return network(torch.from_numpy(seen).flatten(1)).numpy()
 
-        plans["learned"] = plan_learned
+    plans = {**PLANS, "learned": plan_learned}
     start, returns = time.perf_counter(), {}
     for name, plan in plans.items():
-        returns[name] = np.concatenate([play(env, plan, 1_000_000 + batch * count) for batch in range(batches)])
+        returns[name] = np.concatenate([play(env, plan, first + batch * count) for batch in range(batches)])
     steps = len(plans) * batches * count * env.rounds
     rate = 3600 * steps / (time.perf_counter() - start)
     for name, values in returns.items():
-        mean, lead = mean_interval(100 * values), mean_interval(100 * (values - returns["uniform"]))
+        mean = mean_interval(100 * values)
         print(
-            f"{name:10} {mean.value:6.2f} [{mean.low:.2f}, {mean.high:.2f}] points over {mean.count} students; minus uniform "
-            f"{lead.value:+.2f} [{lead.low:+.2f}, {lead.high:+.2f}]",
-            flush=True,
+            f"{name:10} {mean.value:6.2f} [{mean.low:.2f}, {mean.high:.2f}] points over {mean.count} students", end=""
         )
+        for other in ("uniform", "p(1-p)"):
+            lead = mean_interval(100 * (values - returns[other]))
+            print(f"; minus {other} {lead.value:+.2f} [{lead.low:+.2f}, {lead.high:+.2f}]", end="")
+        print(flush=True)
     differences = returns["errors"] - returns["uniform"]
     paired, exchanged = differences.std(ddof=1), (returns["errors"] - np.roll(returns["uniform"], 1)).std(ddof=1)
     print(f"noise of a comparison: {100 * paired:.2f} points with equal seeds, {100 * exchanged:.2f} with others")

@@ -40,6 +40,7 @@ TEACHERS: dict[str, tuple[str, dict[str, str]]] = {
     "sfl": ("sfl", {}),
     "progress": ("progress", {}),
     "skill_tree/ucb": ("skill_tree", {"policy": "ucb"}),
+    "learned": ("learned", {}),
 }
 STUDENTS = {
     "math-skills": "nano",
@@ -161,7 +162,7 @@ def main() -> None:
         **ROWS,
     )
     tasks = options.tasks.split(",") if options.tasks else list(STUDENTS)
-    names = options.teachers.split(",") if options.teachers else [*TEACHERS, *(["learned"] if options.policy else [])]
+    names = options.teachers.split(",") if options.teachers else list(TEACHERS)
     seeds = 1 if options.quick else int(options.seeds or 5)
     cells: list[Row] = [
         {"task": task, "teacher": name, "seed": seed, "tries": int(options.tries or 0), "quick": options.quick}

@@ -118,16 +118,23 @@ def test_a_divided_lesson_has_its_size(action: list[float], size: int) -> None:
     assert np.abs(counts - size * weights).max() < 1
 
 
-def test_ppo_trains_a_set_policy_and_resumes_the_teacher(tmp_path: Any, untrained: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "values"),
+    [
+        ("set", {"n_steps": 2, "batch_size": 4}),
+        ("plan", {"algorithm": "cem", "group_size": 4, "num_envs": 4, "iterations": 1}),
+    ],
+)
+def test_a_trained_policy_teaches(tmp_path: Any, untrained: str, policy: str, values: Any) -> None:
     from palaestra.envs.lesson.env import LessonEnv
     from palaestra.teachers.base import make_teacher
 
     options = {**SMALL, "device": "cpu", "student": untrained}
     result = train(
-        env="palaestra/Lesson-v0", env_kwargs=options, num_envs=2, n_steps=2, iterations=2, evaluation=2, batch_size=4,
-        out=tmp_path / "run", progress=False,
+        env="palaestra/Lesson-v0", env_kwargs=options, evaluation=2, out=tmp_path / "run", progress=False,
+        **{"num_envs": 2, "iterations": 2, **values},
     )  # fmt: skip
-    assert result.summary["policy"] == "set"
+    assert result.summary["policy"] == policy
     env = LessonEnv(skills=("percent", "clock", "units"), student=untrained, rounds=1, budget=10, validation=2, test=1)
     state, _ = env.reset(seed=0)
     teacher = make_teacher("learned", env.task, ("percent", "clock", "units"), policy=str(result.folder))
@@ -143,6 +150,7 @@ def test_tasks_and_models_that_do_not_fit_are_refused() -> None:
         FlatLessonVectorEnv(1, student="nano-vlm")
 
 
+@pytest.mark.backends
 def test_a_killed_run_repeats_at_most_two_iterations(tmp_path: Any) -> None:
     """Checkpoints have no students, so episodes begin anew after each, also in a run that is never stopped."""
 

@@ -31,7 +31,7 @@ TOOLS = {
     "request": "Which weekday is 5 days after 2024-03-01?",
     "plan": "day = add_days('2024-03-01', 5)\nweekday(day)",
 }
-WITHOUT_RUN = [name for name in TEACHERS.names() if name != "learned"]
+NAMES = TEACHERS.names()
 """Teachers that need no trained policy."""
 GOOD = {"math-skills": MATH, "code-skills": CODE, "vision-skills": VISION, "tools-skills": TOOLS}
 BAD = {
@@ -159,7 +159,7 @@ def test_student_answers_reach_the_writer_of_every_task(name: str, teacher: str)
     assert f"The right answer is {problem.reference.strip()}" in asked
 
 
-@pytest.mark.parametrize("teacher", WITHOUT_RUN)
+@pytest.mark.parametrize("teacher", NAMES)
 @pytest.mark.parametrize("errors", [1, 2, 3])
 def test_few_errors_are_enough_for_a_lesson_of_any_size(errors: int, teacher: str) -> None:
     task = make_task("math-skills")
@@ -205,6 +205,6 @@ def test_a_task_that_does_not_say_what_to_write_is_refused() -> None:
 
 def test_without_errors_to_be_seen_state_free_shares_are_given() -> None:
     task = make_task("math-skills")
-    for name in WITHOUT_RUN:
+    for name in NAMES:
         lesson = make_teacher(name, task).write(make_state(task), 36, np.random.default_rng(0))
         assert {e.skill for e in lesson.examples} == set(task.skills()), name

@@ -12,7 +12,7 @@ from palaestra.tasks.math.task import MathSkills
 from palaestra.teachers.base import TEACHERS, make_teacher
 from palaestra.teachers.simple import share_out
 
-WITHOUT_RUN = [name for name in TEACHERS.names() if name != "learned"]
+NAMES = TEACHERS.names()
 """Teachers that need no trained policy; see `tests/envs/test_flat_lesson.py` for the other."""
 
 TASK = MathSkills()
@@ -44,7 +44,7 @@ def count_given(lesson: Lesson, skill: str) -> int:
     return sum(count_examples(lesson).get(skill, {}).values())
 
 
-@pytest.mark.parametrize("name", WITHOUT_RUN)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [1, 7, 160])
 def test_lesson_has_the_requested_size_and_repeats_with_its_rng(name: str, size: int) -> None:
     observed = make_state(make_report({"addition": 1.0}))
@@ -54,7 +54,7 @@ def test_lesson_has_the_requested_size_and_repeats_with_its_rng(name: str, size:
     assert write_lesson(name, observed, size, seed=1) != lesson
 
 
-@pytest.mark.parametrize("name", WITHOUT_RUN)
+@pytest.mark.parametrize("name", NAMES)
 def test_decisions_account_for_every_example(name: str) -> None:
     lesson = write_lesson(name, make_state(make_report({})))
     promised = {
@@ -125,7 +125,7 @@ def test_skill_tree_knows_what_to_do_when_all_is_mastered() -> None:
 
 
 def test_teachers_keep_to_the_skills_they_were_given() -> None:
-    for name in WITHOUT_RUN:
+    for name in NAMES:
         lesson = make_teacher(name, TASK, ("clock", "percent")).write(
             make_state(make_report({})), 40, np.random.default_rng(0)
         )

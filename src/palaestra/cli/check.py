@@ -15,7 +15,7 @@ from palaestra.cli.options import make_completion
 from palaestra.cli.terminal import console, make_table, quiet, say
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Event
-from palaestra.recipes.progress import RunProgress
+from palaestra.recipes.progress import RunProgress, plain_console
 
 if TYPE_CHECKING:
     from palaestra.recipes.check.records import CheckRecord, SubjectReport
@@ -77,7 +77,7 @@ def check(
     if not json_:
         for line in describe_plan(plan_checks(subject, level, only or ()), subject):
             say(line)
-    with RunProgress(console) as progress:
+    with RunProgress(plain_console(stderr=True) if json_ else console) as progress:
         report = check_subject(
             subject,
             level=level,

@@ -159,7 +159,7 @@ class TrainKeywords(TypedDict, total=False):
     reward_weights: Sequence[float]
     algorithm: object
     hyperparameters: Mapping[str, Any]
-    policy: Literal["lm", "mlp", "cnn", "transformer", "set"] | None
+    policy: Literal["lm", "mlp", "cnn", "transformer", "set", "plan"] | None
     model: object
     method: Literal["auto", "full", "lora"]
     rank: int

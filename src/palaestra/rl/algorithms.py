@@ -28,6 +28,7 @@ ALGORITHMS.register("ppo", "palaestra.rl.ppo:PPO", "clipped updates with a criti
 ALGORITHMS.register("grpo", "palaestra.rl.grpo:GRPO", "group-relative advantages, no critic; also dr_grpo and dapo")
 ALGORITHMS.register("rloo", "palaestra.rl.rloo:RLOO", "REINFORCE with a leave-one-out baseline")
 ALGORITHMS.register("rest_em", "palaestra.rl.rest_em:RestEM", "fine-tuning on the best responses of each group")
+ALGORITHMS.register("cem", "palaestra.rl.cem:CEM", "cross-entropy method over the few weights of a classic policy")
 ALGORITHMS.register("reinforce", "palaestra.rl.reinforce:REINFORCE", "policy gradient with a baseline, one epoch")
 
 

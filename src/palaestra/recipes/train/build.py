@@ -328,8 +328,9 @@ def _build_control_policy(
     try:
         if settings.policy == "cnn":
             policy = cnn_policy(*spaces, seeds=seeds, scale_actions=scale)
-        elif settings.policy == "set":
-            policy = set_policy(*spaces, width=width, layers=layers, seeds=seeds, scale_actions=scale)
+        elif settings.policy in ("set", "plan"):
+            plan = settings.policy == "plan"
+            policy = set_policy(*spaces, width=width, layers=layers, seeds=seeds, scale_actions=scale, plan=plan)
         elif settings.policy == "transformer":
             policy = history_policy(
                 *spaces,

@@ -64,6 +64,9 @@ PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
         "num_envs": 16, "n_steps": 6, "iterations": 40, "evaluation": 16, "checkpoint_every": 2, "learning_rate": 3e-3,
         "critic_learning_rate": 3e-3, "n_epochs": 4, "batch_size": 48, "gamma": 1.0, "gae_lambda": 1.0,
     },
+    ("palaestra/Lesson-v0", "cem"): {
+        "num_envs": 32, "iterations": 10, "evaluation": 16, "checkpoint_every": 2, "group_size": 16,
+    },
     ("Pendulum-v1", "ppo"): {
         "num_envs": 16, "n_steps": 128, "iterations": 120, "reward_scale": 0.1, "activation": "relu", "gamma": 0.9,
         "gae_lambda": 0.95, "n_epochs": 10, "batch_size": 256,
@@ -189,7 +192,7 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
         actions = {"token": "tokens", "turn": "messages", "control": "classic actions"}[kind]
         raise EnvError(
             f"policy '{policy}' does not fit {settings.env}, whose actions are {actions}; use "
-            f"{'lm' if language else 'mlp, cnn, transformer or set'}"
+            f"{'lm' if language else 'mlp, cnn, transformer, set or plan'}"
         )
     _check_effects(settings, given, policy)
     rollout = settings.rollout or ("engine" if settings.uses_engine else "step")
@@ -255,10 +258,12 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
     return settings
 
 
-def _choose_control_policy(settings: TrainSettings) -> Literal["mlp", "cnn", "set"]:
+def _choose_control_policy(settings: TrainSettings) -> Literal["mlp", "cnn", "set", "plan"]:
     from palaestra.envs.factory import get_single_spaces
     from palaestra.rl.policies.convolutional import is_image_space
     from palaestra.rl.policies.sets import is_set_space
 
     spaces = get_single_spaces(settings.env, settings.env_kwargs)
-    return "cnn" if is_image_space(spaces[0]) else "set" if is_set_space(*spaces) else "mlp"
+    if is_set_space(*spaces):
+        return "plan" if settings.algorithm == "cem" and settings.env == "palaestra/Lesson-v0" else "set"
+    return "cnn" if is_image_space(spaces[0]) else "mlp"

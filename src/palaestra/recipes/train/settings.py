@@ -20,7 +20,7 @@ from palaestra.recipes.settings import (
 from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
 
 LANGUAGE = ("lm",)
-CLASSIC = ("mlp", "cnn", "transformer", "set")
+CLASSIC = ("mlp", "cnn", "transformer", "set", "plan")
 """The policies of language models, and those of classic environments."""
 
 
@@ -85,10 +85,10 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     hyperparameters: Mapping[str, Any] = field(
         default_factory=dict, metadata={"help": "Hyperparameters: fields of the algorithm's config dataclass."}
     )
-    policy: Literal["lm", "mlp", "cnn", "transformer", "set"] | None = setting(
+    policy: Literal["lm", "mlp", "cnn", "transformer", "set", "plan"] | None = setting(
         None,
         "Policy: a language model, a perceptron, a convolutional network, a transformer over the history of "
-        "observations, or a network for tables with a row per action; by default lm, cnn for images, set for tables, mlp.",
+        "observations, a network for tables with a row per action, or a plan of lessons; by default lm, cnn for images, set for tables, mlp.",
         panel="Model",
     )
     model: str = setting(
@@ -209,14 +209,14 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
         "Width of the layers of a perceptron or transformer policy.",
         low=1,
         panel="Model",
-        policies=("mlp", "transformer", "set"),
+        policies=("mlp", "transformer", "set", "plan"),
     )
     layers: int = setting(
         2,
         "Number of layers of a perceptron or transformer policy.",
         low=1,
         panel="Model",
-        policies=("mlp", "transformer", "set"),
+        policies=("mlp", "transformer", "set", "plan"),
     )
     window: int = setting(
         8, "Observations in the history of a transformer policy.", low=1, panel="Model", policies=("transformer",)

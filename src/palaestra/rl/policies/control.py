@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ import gymnasium
 import numpy as np
 import torch
 from torch import nn
+from torch.func import functional_call, vmap
 
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
@@ -83,6 +85,8 @@ class ControlPolicy(nn.Module):
         self.register_buffer("square_F", torch.ones(self.features, dtype=torch.float64))
         self.memory: torch.Tensor | None = None
         """The windows of all slots; `None` before the first observation."""
+        self.candidates: Mapping[str, torch.Tensor] = {}
+        """Weights of several actors by name, which `act` uses in turn; empty: the actor's own."""
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         statistics, self._buffers = self._buffers, {}
@@ -142,7 +146,17 @@ class ControlPolicy(nn.Module):
     @torch.no_grad()
     def act(self, inputs_NF: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """Actions `[N, parts]` and their log-probs."""
-        return self.head.sample(self.actor(self._read(inputs_NF)), self.log_std_O, generator)
+        return self.head.sample(self._play_candidates(self._read(inputs_NF)), self.log_std_O, generator)
+
+    def _play_candidates(self, inputs_NF: torch.Tensor) -> torch.Tensor:
+        """The actor's outputs; with candidates those of each slot's own, in turn."""
+        if not self.candidates:
+            outputs_NO: torch.Tensor = self.actor(inputs_NF)
+            return outputs_NO
+        count = len(next(iter(self.candidates.values())))
+        inputs_KGF = inputs_NF.view(-1, count, *inputs_NF.shape[1:]).transpose(0, 1)
+        outputs_KGO: torch.Tensor = vmap(partial(functional_call, self.actor))(self.candidates, inputs_KGF)
+        return outputs_KGO.transpose(0, 1).flatten(0, 1)
 
     @torch.no_grad()
     def act_greedily(self, inputs_NF: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,8 @@ on their number: a policy that is trained with 18 skills can plan for 5.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import gymnasium
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from torch import nn
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
 from palaestra.envs.base import GymSpace
+from palaestra.envs.lesson.flat import FEATURES, SHARPNESS
 from palaestra.rl.optimizers import fork_torch_rng
 from palaestra.rl.policies.control import ControlPolicy, mlp
 
@@ -37,6 +40,42 @@ class SetNetwork(nn.Module):
         return values_BR.mean(-1, keepdim=True) if self.pooled else values_BR
 
 
+class PlanNetwork(nn.Module):
+    """The value of each skill in a lesson, as a weighted sum of a few functions of its features (`FEATURES`).
+
+    At the start only the first function has a weight: examples are divided by p(1 - p), where p is a skill's accuracy.
+    """
+
+    NUM_WEIGHTS = 9
+
+    def __init__(self, weights: Sequence[float] = (1.0, *[0.0] * (NUM_WEIGHTS - 1))) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.tensor(list(weights)))
+
+    def forward(self, tables_BF: torch.Tensor) -> torch.Tensor:
+        tables_BSF = tables_BF.view(*tables_BF.shape[:-1], -1, len(FEATURES))
+        accuracy, last_change, change, fraction, left = tables_BSF.unbind(-1)
+        learnable = (accuracy * (1 - accuracy) + 0.02).log() / SHARPNESS
+        fraction = fraction * accuracy.shape[-1] / 4
+        unknown = (accuracy < 0.06).to(accuracy.dtype)
+        terms = (
+            learnable,
+            accuracy,
+            accuracy**2,
+            last_change,
+            change,
+            fraction,
+            left * accuracy,
+            left * learnable,
+            unknown,
+        )
+        values_BS = torch.stack(terms, -1) @ self.weights
+        # Only differences count: move the highest values between the bounds of an action, -1 and 1.
+        high_B1 = values_BS.amax(-1, keepdim=True)
+        low_B1 = values_BS.amin(-1, keepdim=True).maximum(high_B1 - 2)
+        return (values_BS - (high_B1 + low_B1) / 2).clamp(-1, 1)
+
+
 def is_set_space(observation_space: GymSpace, action_space: GymSpace) -> bool:
     """Whether an observation is a table with a row for each element of an action."""
     rows = action_space.n if isinstance(action_space, gymnasium.spaces.Discrete) else (action_space.shape or (0,))[0]
@@ -56,11 +95,15 @@ def set_policy(
     layers: int = 2,
     seeds: Seeds = Seeds(0),
     scale_actions: bool = True,
+    plan: bool = False,
 ) -> ControlPolicy:
     """A policy whose actor and critic are a `SetNetwork`.
 
+    Arguments:
+        plan: use a `PlanNetwork` as the actor.
+
     Raises:
-        EnvError: the observation is no table with a row for each element of an action.
+        EnvError: the observation is no table with a row for each element of an action; for a plan: with other features.
     """
     if not is_set_space(observation_space, action_space):
         raise EnvError(
@@ -68,7 +111,9 @@ def set_policy(
         )
     assert observation_space.shape is not None
     features = observation_space.shape[1]
+    if plan and features != len(FEATURES):
+        raise EnvError(f"expected the {len(FEATURES)} features of palaestra/Lesson-v0; got {features}")
     with fork_torch_rng(seeds.derive("policy")):
-        actor = SetNetwork(features, width, layers, 0.01, pooled=False)
+        actor = PlanNetwork() if plan else SetNetwork(features, width, layers, 0.01, pooled=False)
         critic = SetNetwork(features, width, layers, 1.0, pooled=True)
     return ControlPolicy(observation_space, action_space, actor, critic, scale_actions=scale_actions)
