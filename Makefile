@@ -104,6 +104,7 @@ $(PEERS)/.installed: pyproject.toml
 $(AGENTS)/.installed:
 	test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
 	$(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check openai==3.51.0 anthropic==2.10.0 openai-agents==0.24.0 smolagents==1.26.0
+	$(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check opentelemetry-sdk==1.45.2 opentelemetry-exporter-otlp-proto-common==1.45.2 opentelemetry-instrumentation-openai-v2==2.4b0 opentelemetry-util-genai==0.4b0 'wrapt<2' httpx
 	@touch $@
 
 # The last TRL that has PPO, beside the one that everything else is measured against.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_server import Call, Reply, Server, calling
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_runs import attempts, evaluate_run, write_train_run
@@ -23,11 +25,12 @@ from palaestra.integrations.export.trajectories import (
     read_trajectories,
 )
 from palaestra.rl.turns import TurnEpisode
-from palaestra.runs.files import to_data
+from palaestra.runs.files import from_data, to_data
 from palaestra.runs.run import Run
 
 SOURCE = TrajectorySource("run-1", "training-1-0", "nano", 1_700_000_000.0)
 FORMATS = ("atif", "otel")
+PYTHON = os.environ.get("PALAESTRA_AGENTS_PYTHON", "")
 PACKAGES = os.environ.get("PALAESTRA_HARBOR")
 """A folder with the packages harbor and opentelemetry-proto; in `repository` that of Harbor, with published files of ATIF."""
 
@@ -194,6 +197,25 @@ def test_otel_of_other_instrumentations_is_read() -> None:
     assert trajectory.environment == "forecaster"
     texts = [message["content"] for message in trajectory.infos[0]["messages"]]
     assert texts == ["Weather?", "Rain.", "More?", "Snow."]
+
+
+@pytest.mark.backends
+@pytest.mark.skipif(not PYTHON, reason="PALAESTRA_AGENTS_PYTHON is not set")
+def test_traces_of_the_real_instrumentation_are_read(tmp_path: Path) -> None:
+    def answer(call: Call, before: int) -> Reply:
+        return Reply("It is 3.") if call.body["messages"][-1]["role"] == "tool" else calling("add", '{"a": 1}')
+
+    with Server(answer) as server:
+        client = Path(__file__).parents[1] / "helpers" / "otel_client.py"
+        subprocess.run([PYTHON, client, server.url, tmp_path / "trace.json"], check=True, timeout=120)
+    [(_, trajectory)], problems = read_trajectories(tmp_path)
+    assert not problems
+    messages = [from_data(Message, message) for message in trajectory.infos[0]["messages"]]
+    assert [(m.role, m.text) for m in messages[:2]] == [("system", "Add."), ("user", "1 + 2?")]
+    assert messages[2].tool_calls == (ToolCall("add", '{"a": 1}', "call_a"),)
+    assert [(m.role, m.text) for m in messages[3:]] == [("tool", "3"), ("assistant", "It is 3.")]
+    assert trajectory.environment == "adder"
+    assert all(entry["prompt_tokens"] > 0 for entry in trajectory.infos[0]["metrics"])
 
 
 @pytest.mark.backends

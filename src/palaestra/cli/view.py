@@ -45,10 +45,9 @@ def view(
         shown: list[Path] = []
         for folder in folders:
             # Files of other systems are read once; a run is read again whenever it changes.
-            has_runs = bool(RunIndex([folder]).cards())
-            imported, problems = (
-                (None, []) if has_runs else import_trajectories(folder, Path(temporary, str(len(shown))))
-            )
+            imported, problems = None, list[str]()
+            if RunIndex([folder]).is_empty:
+                imported, problems = import_trajectories(folder, Path(temporary, str(len(shown))))
             shown.append(imported or folder)
             for problem in problems:
                 typer.echo(f"left out: {problem}")

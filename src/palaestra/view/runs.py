@@ -148,6 +148,11 @@ class RunIndex:
         parents = [root.parent if _is_run(root) else root for root in self.roots]
         return Path(os.path.commonpath(parents))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no run."""
+        return next(self._find_folders(), None) is None
+
     def cards(self) -> list[RunCard]:
         """All runs, the newest first."""
         cards = [self._read(folder) for folder in dict.fromkeys(self._find_folders())]

@@ -22,6 +22,7 @@ from palaestra.core.records import (
 )
 from palaestra.core.statistics import mean_interval
 from palaestra.envs.factory import make_single_turn_env, make_token_env
+from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.recipes.evaluate.rescore import RESCORE, rescore, write_rescoring
 from palaestra.recipes.train.presets import fill_presets, make_settings
 from palaestra.report import write_report
@@ -128,6 +129,14 @@ def test_episodes_of_a_token_environment(tmp_path: Path) -> None:
     assert part.unscored == {"its prompt is not in the environment any more": 1}
     # Two episodes of one group say nothing about others.
     assert (part.change.low, part.change.high) == (-1.0, 1.0)
+    assert [e.after for e in rescore(run, reward=has_answer).episodes] == [1.0, 0.0, 1.0, None]
+
+
+def test_token_rewards_are_not_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = token_run(tmp_path / "run")
+    monkeypatch.setattr(TokenVectorEnv, "has_token_rewards", True)
+    with pytest.raises(RunError, match="its tokens were rewarded one by one; give --reward"):
+        rescore(run)
     assert [e.after for e in rescore(run, reward=has_answer).episodes] == [1.0, 0.0, 1.0, None]
 
 

@@ -294,9 +294,9 @@ class TokenVectorEnv(TokenEnvContract):
         index = self._chosen.get(group)
         return self._prompts[prompt_order(len(self.items), self._seed, group) if index is None else index]
 
-    def find_prompt(self, ids: Sequence[int]) -> Prompt | None:
-        """Return the prompt with these token ids; `None` if the environment has none."""
-        return next((prompt for prompt in self._prompts if prompt.ids == tuple(ids)), None)
+    def list_prompts(self) -> list[Prompt]:
+        """Return all prompts with their token ids."""
+        return list(self._prompts)
 
     @property
     def has_token_rewards(self) -> bool:

@@ -7,6 +7,7 @@ A format is a `TrajectoryFormat` in a file of its own, and a row of `palaestra.i
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from pathlib import Path
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Failure, Json, Message, Score, Segment, StopReason, ToolCall, Trajectory
 from palaestra.core.registry import Registry, describe_error
-from palaestra.envs.turn.base import format_transcript
 from palaestra.research.workspace.workspace import Step
 from palaestra.runs.files import check_empty_folder, from_data, read_text, to_data, write_folder, write_text
 from palaestra.runs.provenance import read_provenance
@@ -30,7 +30,8 @@ _DETAILS = ("advantages", "entropies", "reference_logprobs", "alternatives")
 """Fields of a segment that are metrics of a turn, if they are known."""
 _PLAIN = ("environment", "seed", "rewards", "terminated", "truncated")
 """Fields of a trajectory that formats keep as they are."""
-_MAX_FILES, _MAX_BYTES = 5000, 256 << 20
+_MAX_FILES, _MAX_DEPTH = 5000, 6
+"""Maximum files that are read, and depth of their folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class TrajectoryTurns:
 
     Arguments:
         after: the messages after the model's last one.
-        rest: what else the trajectory has, as plain values. Only a trajectory of ours has `texts` in it.
+        rest: what else the trajectory has, as plain values. Only a trajectory of ours has `has_messages` in it.
     """
 
     turns: tuple[ModelTurn, ...]
@@ -118,22 +119,33 @@ def read_trajectories(folder: Path) -> tuple[list[tuple[Path, Trajectory]], list
     """Read all files of known formats below a folder. Returns the trajectories with their files, and why files were left out."""
     formats: list[TrajectoryFormat] = [TRAJECTORY_FORMATS.get(name) for name in TRAJECTORY_FORMATS.names()]
     trajectories, problems = list[tuple[Path, Trajectory]](), list[str]()
-    paths = (path for path in sorted(folder.rglob("*")) if path.suffix in (".json", ".jsonl") and path.is_file())
-    for count, path in enumerate(paths):
+    for count, path in enumerate(_list_files(folder, _MAX_DEPTH)):
         if count >= _MAX_FILES:
             problems.append(f"{folder} has more than {_MAX_FILES} files; the others were left out")
             break
-        if path.stat().st_size > _MAX_BYTES:
-            problems.append(f"{path} has more than {_MAX_BYTES >> 20} MB")
-            continue
-        documents = list(_parse_documents(read_text(path)))
-        for format_ in formats:
-            known = [document for document in documents if format_.recognizes(document)]
-            try:
-                trajectories += [(path, trajectory) for trajectory in (format_.read(known) if known else ())]
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:  # Of somebody else.
-                problems.append(f"{path} is damaged: {describe_error(error)}")
+        try:
+            documents = list(_parse_documents(read_text(path)))
+            for format_ in formats:
+                if known := [document for document in documents if format_.recognizes(document)]:
+                    trajectories += [(path, trajectory) for trajectory in format_.read(known)]
+        except RunError as error:
+            problems.append(str(error))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:  # A file of somebody else.
+            problems.append(f"{path} is damaged: {describe_error(error)}")
     return trajectories, problems
+
+
+def _list_files(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield the JSON files of a folder and of those below it. Links are not followed."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:  # It may not be read.
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False) and depth and not entry.name.startswith("."):
+            yield from _list_files(Path(entry.path), depth - 1)
+        elif entry.name.endswith((".json", ".jsonl")) and entry.is_file(follow_symlinks=False):
+            yield Path(entry.path)
 
 
 def _parse_documents(text: str) -> Iterator[Json]:
@@ -221,20 +233,15 @@ def split_turns(trajectory: Trajectory) -> TrajectoryTurns:
     """
     rest: Json = {name: to_data(getattr(trajectory, name)) for name in _PLAIN}
     info = dict(trajectory.infos[0]) if trajectory.infos else {}
+    rest |= {"has_messages": "messages" in info, "has_metrics": "metrics" in info}
     if "messages" in info:
         messages = tuple(from_data(Message, message) for message in info.pop("messages"))
         opening = min(int(info.get("opening", 0)), len(messages))
-        texts = {"prompt": format_transcript(messages[:opening]), "response": format_transcript(messages[opening:])}
-        rest["texts"] = [name for name in texts if info.get(name) == texts[name]]
     elif isinstance(info.get("response"), str):
         messages, opening = (Message("user", str(info.get("prompt", ""))), Message("assistant", info["response"])), 1
-        rest["texts"] = ["prompt", "response"] if isinstance(info.get("prompt"), str) else []
-        rest["has_messages"] = False
     else:
         raise RunError("an episode without text cannot be written")
-    info = {name: value for name, value in info.items() if name not in rest["texts"]}
     places = [k for k, message in enumerate(messages) if message.role == "assistant" and k >= opening]
-    rest["has_metrics"] = "metrics" in info
     metrics = info.pop("metrics", [{} for _ in places])
     tokens = _list_tokens(trajectory.segments)
     if tokens is None or len(tokens) != len(places) or len(metrics) != len(places):
@@ -279,13 +286,8 @@ def join_turns(record: TrajectoryTurns) -> Trajectory:
     info, *infos = rest.get("infos") or [{}]
     metrics = [dict(turn.metrics) for turn in turns]
     segments = tuple(from_data(Segment, segment) for segment in rest.get("segments", ())) or _join_segments(metrics)
-    if "texts" in rest:  # Of ours.
-        opening = min(int(info.get("opening", 0)), len(messages)) if rest.get("has_messages", True) else 1
-    else:
-        opening = len(turns[0].before) if turns else len(messages)
-        info = {**info, "opening": opening}
-    texts = {"prompt": messages[:opening], "response": messages[opening:]}
-    info |= {name: format_transcript(texts[name]) for name in rest.get("texts", ())}
+    if "has_messages" not in rest:  # Not ours.
+        info = {**info, "opening": len(turns[0].before) if turns else len(messages)}
     if rest.get("has_messages", True):
         info["messages"] = [to_data(message) for message in messages]
     if rest.get("has_metrics", any(metrics)):

@@ -263,13 +263,14 @@ class _Subject:
 
     Arguments:
         tasks: the tasks of answers by split; the empty name is for the others.
-        env: the token environment of a train run.
+        env: the token environment of a train run; `prompts` are its prompts by their token ids.
         problems: the problems of an environment of turns, by their messages.
         refusal: why its training episodes cannot be rescored without a reward.
     """
 
     tasks: Mapping[str, Task] = field(default_factory=dict)
     env: TokenVectorEnv | None = None
+    prompts: Mapping[tuple[int, ...], Prompt] = field(default_factory=dict)
     problems: Mapping[tuple[Message, ...], Problem] = field(default_factory=dict)
     refusal: str = ""
 
@@ -305,26 +306,20 @@ def _open_env(run: Run, settings: TrainSettings) -> _Subject:
             "from the state of the environment; measure the policy again with `palaestra train`"
         )
     load_plugins(settings.plugins)
+    refusal = f"the rewards of {settings.env} depend on the state of the environment; give --reward"
     if detect_kind(settings.env, settings.options) == "turn":
         single = make_single_turn_env(settings.env, settings.options)
         if isinstance(single, TaskEnv):
             known = single.problem_set
             return _Subject({"": known.task}, problems={problem.messages: problem for problem in known.problems})
         single.close()
-        return _Subject(refusal=f"the rewards of {settings.env} depend on the state of the environment; give --reward")
-    own = {
-        "tokenizer": load_tokenizer(settings.model),
-        "max_tokens": settings.max_tokens,
-        "context": 0,
-        "failures": "mark",
-    }
-    env = make_token_env(settings.env, 1, settings.options, **own, group_size=1, end_ids=())
-    if not isinstance(env, TokenVectorEnv) or env.has_token_rewards:
-        why = (
-            "were given token by token" if isinstance(env, TokenVectorEnv) else "depend on the state of the environment"
-        )
-        return _Subject(refusal=f"the rewards of {settings.env} {why}; give --reward")
-    return _Subject({} if env.task is None else {"": env.task}, env)
+        return _Subject(refusal=refusal)
+    own = {"tokenizer": load_tokenizer(settings.model), "max_tokens": settings.max_tokens, "context": 0, "end_ids": ()}
+    env = make_token_env(settings.env, 1, settings.options, **own, group_size=1, failures="mark")
+    if not isinstance(env, TokenVectorEnv):
+        return _Subject(refusal=refusal)
+    prompts = {prompt.ids: prompt for prompt in env.list_prompts()}
+    return _Subject({} if env.task is None else {"": env.task}, env, prompts)
 
 
 def _make_judge(
@@ -343,17 +338,17 @@ def _make_judge(
 
         return judge_rewards, "reward " + " + ".join(functions.names)
     if scorer:
-        task = _ScorerTask(make_scorer(scorer))
-        return lambda episodes: _score(
-            episodes, lambda stored: task, "it has no problem that a scorer could read"
-        ), scorer
+        task = cast(Task, _ScorerTask(make_scorer(scorer)))
+        missing = "it has no problem that a scorer could read"
+        return lambda episodes: _score(episodes, lambda stored: task, missing), scorer
 
     def judge_again(episodes: Sequence[_StoredEpisode]) -> Sequence[float | str]:
         if subject.env is not None and episodes[0].source == TRAINING:
+            if subject.env.has_token_rewards:
+                return ["its tokens were rewarded one by one; give --reward"] * len(episodes)
             responses = [replace(stored.to_response(), episode=k) for k, stored in enumerate(episodes)]
             return [scored.failure or float(scored.reward or 0.0) for scored in subject.env.score_responses(responses)]
-        missing = subject.refusal or "its problem is not in the environment any more"
-        return _score(episodes, subject.find_task, missing)
+        return _score(episodes, subject.find_task, subject.refusal or "its problem is not in the environment any more")
 
     return judge_again, "the run's own"
 
@@ -361,17 +356,9 @@ def _make_judge(
 class _ScorerTask(TaskHooks):
     """A scorer as a task, to score many answers."""
 
-    name = "scorer"
-
     def __init__(self, scorer: TaskScorer) -> None:
         scorer.check()
         self.scorer, self.concurrent_scoring = scorer, scorer.concurrent
-
-    def skills(self) -> Mapping[str, tuple[str, ...]]:
-        return {}
-
-    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-        return []
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         if self.scorer.needs_answer and not problem.reference:
@@ -432,7 +419,7 @@ def _read_trajectory(place: str, trajectory: Trajectory, subject: _Subject) -> _
         messages = tuple(from_data(Message, message) for message in info.get("messages", ()))
         return _read_turns(TRAINING, name, group, before, messages, int(info.get("opening", 0)), subject)
     ids, chosen = (segment.token_ids for segment in trajectory.segments)
-    prompt = subject.env.find_prompt(ids) if subject.env is not None else None
+    prompt = subject.prompts.get(ids)
     answer = Completion(str(info["response"]), chosen, stop_reason=StopReason(info["stop_reason"]))
     if prompt is None and subject.env is not None:
         reason = "its prompt is not in the environment any more"
