@@ -8,7 +8,7 @@ takes 0.5. A warm-up on random actions teaches `nano` what an action looks like.
 Every setting gets the same seeds, initial weights, start states and number of episodes, and is measured on the same
 held-out episodes. `mean` is the training reward averaged over the iterations (the speed of learning), `after` the
 held-out reward at the end. Differences are paired by seed, with 95 % intervals; the base has credit per episode and the loss
-averaged per sequence, as GRPO was published. Ratio: credit per turn over credit per episode in `mean`, for `signs`.
+averaged per sequence, as GRPO was published. Ratio: `mean` with credit per turn over that of the base, in the first environment.
 """
 
 from __future__ import annotations
@@ -98,8 +98,10 @@ def main() -> None:
                 difference = mean_interval([row[name] - start[seed][name] for seed, row in own.items()])
                 line[f"{name} - base"] = [round(v, 3) for v in (difference.value, difference.low, difference.high)]
             print(line, flush=True)
+    first, credit = envs[0], list_settings(envs[0], algorithms[0])[0][0]
     means = [
-        statistics.mean(r["mean"] for r in rows if (r["env"], r["credit"]) == (envs[0], c)) for c in ("turn", "episode")
+        statistics.mean(row["mean"] for row in rows if (row["env"], row["credit"]) == (first, c))
+        for c in ("turn", credit)
     ]
     finish("turn_credit", means[0] / means[1], rows=rows)
 
