@@ -208,6 +208,7 @@ class TrainKeywords(TypedDict, total=False):
     critic_learning_rate: float
     n_epochs: int
     batch_size: int | None
+    credit: Literal["token", "turn"] | Literal["episode", "turn"]
     gamma: float
     gae_lambda: float
     clip_range: float
@@ -221,7 +222,7 @@ class TrainKeywords(TypedDict, total=False):
     group_size: int
     num_minibatches: int
     variant: Literal["grpo", "dr_grpo", "dapo"]
-    loss_aggregation: Literal["token", "sequence", "constant"] | None
+    loss_aggregation: Literal["token", "turn", "sequence", "constant"] | None
     scale_rewards: bool | None
     mask_truncated_completions: bool | None
     importance_sampling_level: Literal["token", "sequence"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.registry import Registry
@@ -73,6 +73,22 @@ class GroupConfig(AlgorithmConfig):
     group_size: int = setting(8, "Episodes that start from the same state and are compared.", low=2)
     n_epochs: int = setting(1, "Epochs over the episodes of an iteration.", low=1)
     num_minibatches: int = setting(1, "Optimizer steps in an epoch.", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnCreditConfig(GroupConfig):
+    """Hyperparameters of group methods that can compare episodes turn by turn."""
+
+    credit: Literal["episode", "turn"] = setting(
+        "episode",
+        "One advantage per episode, or per turn: the return from each turn on, compared with the same turn of others.",
+    )
+    gamma: float = setting(1.0, "Discount factor per turn, with credit per turn.", low=0, high=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gamma != 1.0 and self.credit == "episode":
+            raise SettingsError("setting 'gamma' has no effect without the setting 'credit' turn")
 
 
 class Algorithm(ABC):

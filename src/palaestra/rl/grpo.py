@@ -12,6 +12,7 @@ Differences from common implementations:
 - A response whose reward failed is excluded from the mean of its group and from the loss. It does not count as 0.
 - Groups without variance have no gradient. They are skipped. `frac_reward_zero_std` is the fraction of groups whose rewards are equal.
 - The KL penalty against a reference model is a term of the loss (the `k3` estimator), as in the paper.
+- With `credit="turn"` the return from each turn on is compared with that of the other episodes from the same turn on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Literal
 import torch
 
 from palaestra.core.settings import setting
-from palaestra.rl.algorithms import Algorithm, GroupConfig, MetricMeans
+from palaestra.rl.algorithms import Algorithm, MetricMeans, TurnCreditConfig
 from palaestra.rl.losses import (
     aggregate_losses,
     approximate_kl,
@@ -34,11 +35,12 @@ from palaestra.rl.losses import (
     compute_importance_weights,
     compute_policy_loss,
     compute_sequence_logprobs_BT,
+    compute_turn_group_advantages_GKN,
     kl_k3,
     mean_where,
 )
 from palaestra.rl.optimizers import retry_in_smaller_microbatches, training_mode
-from palaestra.rl.rollouts import Rollout, Selection, make_group_minibatches, split_microbatches
+from palaestra.rl.rollouts import Rollout, Selection, Turns, make_group_minibatches, split_microbatches
 
 _Variant = Literal["grpo", "dr_grpo", "dapo"]
 _VARIANTS: Mapping[_Variant, Mapping[str, Any]] = {
@@ -49,14 +51,15 @@ _VARIANTS: Mapping[_Variant, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRPOConfig(GroupConfig):
+class GRPOConfig(TurnCreditConfig):
     """Hyperparameters of GRPO, with the names of TRL and Stable-Baselines3. `None` is replaced by the variant's value."""
 
     variant: Literal["grpo", "dr_grpo", "dapo"] = setting(
         "grpo", "Published variant whose values are the defaults of the next five options."
     )
-    loss_aggregation: Literal["token", "sequence", "constant"] | None = setting(
-        None, "Average the loss per sequence, over all tokens, or over a constant length; by default the variant's."
+    loss_aggregation: Literal["token", "turn", "sequence", "constant"] | None = setting(
+        None,
+        "Average the loss over all tokens, per turn, per sequence, or over a constant length; by default the variant's.",
     )
     scale_rewards: bool | None = setting(
         None, "Divide advantages by the standard deviation of their group; by default the variant's."
@@ -93,14 +96,26 @@ class GRPO(Algorithm):
 
         # Advantages: the return of each episode, compared with those of its group.
         returns_GK, known_GK = rollout.group_returns(config.group_size)
-        advantages_GK = compute_group_advantages_GK(returns_GK, known_GK, bool(config.scale_rewards))
-        advantages_B, valid_B = map(rollout.spread_over_sequences, (advantages_GK, known_GK))
-        self.advantages_BT = advantages_B[:, None].expand(rollout.mask_BT.shape)
+        valid_B = rollout.spread_over_sequences(known_GK)
+        if config.credit == "turn":
+            turns = Turns(rollout)
+            turn_returns_GKN, reached_GKN = rollout.group_turn_returns(turns, config.group_size, config.gamma)
+            advantages_GKN = compute_turn_group_advantages_GKN(
+                turn_returns_GKN, reached_GKN, bool(config.scale_rewards)
+            )
+            advantages_BT = turns.spread_BT(advantages_GKN.flatten(0, 1))
+        else:
+            advantages_GK = compute_group_advantages_GK(returns_GK, known_GK, bool(config.scale_rewards))
+            advantages_BT = rollout.spread_over_sequences(advantages_GK)[:, None].expand(rollout.mask_BT.shape)
+        self.advantages_BT = advantages_BT
         if config.mask_truncated_completions:
             valid_B = valid_B & ~rollout.get_episodes().truncated_B
         mask_BT = rollout.mask_BT & valid_B[:, None]
+        # The weights of the tokens in the loss. Only the mean per turn has other weights than 0 and 1.
+        weights_BT = mask_BT * Turns(rollout).weights_BT if config.loss_aggregation == "turn" else mask_BT.float()
         # With a KL penalty or an entropy bonus, episodes without an advantage still have a gradient.
-        has_gradient_B = valid_B & ((advantages_B != 0) | bool(config.kl_coef) | bool(config.ent_coef))
+        has_advantage_B = ((advantages_BT != 0) & rollout.mask_BT).any(-1)
+        has_gradient_B = valid_B & (has_advantage_B | bool(config.kl_coef) | bool(config.ent_coef))
         sequences = [int(sequence) for sequence in has_gradient_B.nonzero()[:, 0]]
 
         with training_mode(policy):
@@ -109,8 +124,8 @@ class GRPO(Algorithm):
                 for minibatch in make_group_minibatches(rollout, sequences, config.num_minibatches, generator):
                     # Skipped episodes count in the means: they have a loss, and its gradient is 0.
                     num_sequences = float(valid_B.sum() * len(minibatch) / len(sequences))
-                    num_tokens = float(mask_BT.sum()) * num_sequences / max(1.0, float(mask_BT.any(-1).sum()))
-                    self.accumulate_gradients(minibatch, rollout, advantages_B, mask_BT, num_sequences, num_tokens)
+                    total = float(weights_BT.sum()) * num_sequences / max(1.0, float(mask_BT.any(-1).sum()))
+                    self.accumulate_gradients(minibatch, rollout, advantages_BT, weights_BT, num_sequences, total)
                     optimizer.reduce_gradients()
                     self.metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
                     optimizer.step()
@@ -133,15 +148,15 @@ class GRPO(Algorithm):
         self,
         minibatch: Selection,
         rollout: Rollout,
-        advantages_B: torch.Tensor,
-        mask_BT: torch.Tensor,
+        advantages_BT: torch.Tensor,
+        weights_BT: torch.Tensor,
         num_sequences: float,
-        num_tokens: float,
+        total_weight: float,
     ) -> None:
         """Add the gradient of a minibatch, one microbatch after the other.
 
         Arguments:
-            num_sequences, num_tokens: counts of the minibatch, including its share of skipped episodes.
+            num_sequences, total_weight: sums of the minibatch, including its share of skipped episodes.
         """
         config, policy = self.config, self.policy
         aggregation = config.loss_aggregation or "sequence"
@@ -149,9 +164,10 @@ class GRPO(Algorithm):
         max_length = rollout.get_episodes().limit or rollout.mask_BT.shape[1]
         for part in split_microbatches(minibatch, policy.max_microbatch_size(rollout)):
             microbatch = part.cut(rollout)
-            mask = microbatch.take_mask(mask_BT).float()
-            fraction = float(mask.sum() / minibatch.take(mask_BT).sum())
-            advantages = advantages_B[microbatch.index][:, None]
+            weights = microbatch.take_mask(weights_BT)
+            mask = (weights > 0).float()
+            fraction = float(mask.sum() / (minibatch.take(weights_BT) > 0).sum())
+            advantages = microbatch.take(advantages_BT)
             old_logprobs = microbatch.take(rollout.logprobs_BT)
             new = policy.evaluate_actions(rollout, microbatch, entropy=config.ent_coef != 0, values=False)
             logprobs = new.logprobs
@@ -171,7 +187,7 @@ class GRPO(Algorithm):
                 self.metrics.add(fraction, kl=mean_where(divergences.detach(), mask))
             if config.ent_coef:
                 losses = losses - config.ent_coef * new.entropy
-            loss = aggregate_losses(losses, mask, aggregation, num_sequences, num_tokens, max_length)
+            loss = aggregate_losses(losses, weights, aggregation, num_sequences, total_weight, max_length)
             loss.backward()  # type: ignore[no-untyped-call]
 
             with torch.no_grad():
@@ -182,5 +198,6 @@ class GRPO(Algorithm):
                 )
                 if config.importance_sampling_level == "sequence":  # One ratio per sequence.
                     logprobs, old_logprobs, mask = logprobs[:, :1], old_logprobs[:, :1], mask[:, :1]
+                    advantages = advantages[:, :1]
                     fraction = float(mask.sum()) / len(minibatch)
                 self.metrics.add(fraction, **compute_clip_ratios(logprobs, old_logprobs, advantages, mask, *clip_range))

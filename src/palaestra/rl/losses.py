@@ -1,7 +1,8 @@
 """Advantages and losses as pure functions.
 
-Axes of advantages: B sequences, T decisions, G groups, K members of a group. A sequence is one environment over many
-episodes, or one episode. `ended` marks the last decision of an episode; no advantage flows backwards across it.
+Axes of advantages: B sequences, T decisions, N turns, G groups, K members of a group. A sequence is one environment over
+many episodes, or one episode. `ended` marks the last decision of an episode; no advantage flows backwards across it. The
+functions with `_BT` also take the turns of sequences, `[B, N]` (`palaestra.rl.rollouts.Turns`).
 
 Losses have any shape. A mask marks the entries that are decisions; the others are padding. Losses per token are computed
 first and aggregated afterwards: the aggregation is the difference between the variants of GRPO, see `aggregate_losses`.
@@ -97,6 +98,51 @@ def compute_leave_one_out_advantages_GK(returns_GK: torch.Tensor, valid_GK: torc
     return (advantages_GK * _has_variance_G1(returns_GK, valid_GK)).to(returns_GK.dtype)
 
 
+def compute_turn_leave_one_out_advantages_GKN(returns_GKN: torch.Tensor, reached_GKN: torch.Tensor) -> torch.Tensor:
+    """RLOO per turn: the return from each turn on, minus the mean return of the *other* valid members from the same turn on.
+
+    An episode that has ended before a turn has a return of 0 there. So the baseline depends on the index of the turn and on
+    other episodes, never on what the own episode does from this turn on, and the policy gradient is unbiased. Subtracting the
+    mean reward of each later turn that the own episode reaches is biased, because the policy chooses how many there are.
+
+    Arguments:
+        returns_GKN: the discounted rewards from each turn to the end of its episode; 0 after the end.
+        reached_GKN: the turns of the valid members.
+    """
+    rows, valid, shape = _arrange_by_turn(returns_GKN, reached_GKN)
+    return compute_leave_one_out_advantages_GK(rows, valid).view(shape).transpose(1, 2) * reached_GKN
+
+
+def compute_turn_group_advantages_GKN(
+    returns_GKN: torch.Tensor, reached_GKN: torch.Tensor, scale: bool = True, epsilon: float = 1e-4
+) -> torch.Tensor:
+    """GRPO per turn, with the baseline of `compute_turn_leave_one_out_advantages_GKN` up to the factor (K - 1) / K.
+
+    With one turn per episode it equals `compute_group_advantages_GK`.
+
+    Arguments:
+        scale: divide by the standard deviation of the advantages of all turns, one number per group.
+    """
+    rows, valid, shape = _arrange_by_turn(returns_GKN, reached_GKN)
+    advantages_GKN = compute_group_advantages_GK(rows, valid, scale=False).view(shape).transpose(1, 2) * reached_GKN
+    if not scale:
+        return advantages_GKN
+    count_G11, turns_G11 = reached_GKN[..., :1].sum(1, keepdim=True), reached_GKN.sum((1, 2), keepdim=True)
+    variance_G11 = to_double(advantages_GKN).square().sum((1, 2), keepdim=True) / turns_G11.clamp(min=1)
+    deviation_G11 = (variance_G11 * count_G11 / (count_G11 - 1).clamp(min=1)).sqrt()
+    return (advantages_GKN / (deviation_G11 + epsilon)).to(returns_GKN.dtype)
+
+
+def _arrange_by_turn(
+    returns_GKN: torch.Tensor, reached_GKN: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int, int]]:
+    """Each turn of a group as a group of its own: returns and valid members `[G * N, K]`, and the shape `[G, N, K]`."""
+    groups, members, turns = returns_GKN.shape
+    valid_GNK = reached_GKN[..., :1].expand_as(returns_GKN).transpose(1, 2)
+    rows = returns_GKN.transpose(1, 2).reshape(-1, members)
+    return rows, valid_GNK.reshape(-1, members), (groups, turns, members)
+
+
 def compute_frac_reward_zero_std(returns_GK: torch.Tensor, valid_GK: torch.Tensor) -> float:
     """The fraction of groups in which all returns are equal, of those with at least two valid members (`is_std_zero` of TRL)."""
     has_std_G1 = valid_GK.sum(-1, keepdim=True) > 1
@@ -167,7 +213,7 @@ def _differ(high: torch.Tensor, low: torch.Tensor, dtype: torch.dtype) -> torch.
     return high - low > _ROUNDING * torch.finfo(dtype).eps * torch.maximum(high.abs(), low.abs())
 
 
-LossAggregation = Literal["token", "sequence", "constant"]
+LossAggregation = Literal["token", "turn", "sequence", "constant"]
 
 
 def mean_where(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -224,12 +270,13 @@ def aggregate_losses(
 
     Arguments:
         loss_aggregation: `"sequence"` averages within each sequence, then over sequences (GRPO as published: tokens of
-            long responses have less weight); `"token"` averages over all tokens (DAPO); `"constant"` divides by the
-            maximum length (Dr. GRPO: no length bias).
+            long responses have less weight); `"token"` averages over all tokens (DAPO); `"turn"` does the same with a mask
+            whose weights add up to 1 in each turn (`Turns.weights_BT`); `"constant"` divides by the maximum length (Dr. GRPO:
+            no length bias).
         num_sequences, num_tokens: counts of the whole minibatch, so that the losses of its microbatches add up to its loss.
         max_length: the maximum number of tokens of a response.
     """
-    if loss_aggregation == "token":
+    if loss_aggregation in ("token", "turn"):
         return (losses_BT * mask_BT).sum() / max(num_tokens, 1.0)
     if loss_aggregation == "sequence":
         return ((losses_BT * mask_BT).sum(-1) / mask_BT.sum(-1).clamp(min=1)).sum() / max(num_sequences, 1.0)

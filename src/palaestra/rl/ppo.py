@@ -4,6 +4,8 @@ Differences from common implementations:
 - A truncated episode is bootstrapped with the value of its own last state if its environment has `bootstrap_truncated`.
   No advantage flows across the end of an episode.
 - The KL penalty against a reference model (RLHF) is subtracted from the rewards of individual tokens before GAE.
+- With `credit="turn"` a message of a turn environment is one action: one value before it, one advantage for its tokens, and
+  `gamma` and `gae_lambda` once per turn instead of once per token.
 - `target_kl` ends the update after the first minibatch beyond the target, not after the epoch.
 - Actor and critic have separate learning rates. A shared trunk is trained with the actor's.
 """
@@ -11,6 +13,7 @@ Differences from common implementations:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -30,7 +33,7 @@ from palaestra.rl.losses import (
     normalize,
 )
 from palaestra.rl.optimizers import retry_in_smaller_microbatches, training_mode
-from palaestra.rl.rollouts import Rollout, Selection, make_minibatches, split_microbatches
+from palaestra.rl.rollouts import Rollout, Selection, Turns, make_minibatches, split_microbatches
 
 _GYMFORMER_NAMES = {
     "lr_actor": "learning_rate",
@@ -56,7 +59,10 @@ class PPOConfig(AlgorithmConfig):
         "Decisions, or responses of a language model, in a minibatch; by default 256 decisions or 8 responses.",
         low=1,
     )
-    gamma: float = setting(0.99, "Discount factor.", low=0, high=1)
+    credit: Literal["token", "turn"] = setting(
+        "token", "Compute values and advantages per token (in classic environments: per step) or per turn."
+    )
+    gamma: float = setting(0.99, "Discount factor, per token or per turn as in credit.", low=0, high=1)
     gae_lambda: float = setting(0.95, "Trade-off between bias and variance in GAE.", low=0, high=1)
     clip_range: float = setting(0.2, "Clipping range of the probability ratio around 1.", low=0, high=1)
     clip_range_high: float | None = setting(None, "Clipping range above 1; by default clip_range.", low=0)
@@ -93,16 +99,32 @@ class PPO(Algorithm):
         valid_BT = rollout.valid_BT
 
         values_BT, next_values_BT = policy.values_BT(rollout)
-        advantages_BT = compute_gae_BT(
-            rollout.rewards_BT,
-            values_BT,
-            next_values_BT,
-            rollout.terminated_BT,
-            rollout.ended_BT,
-            config.gamma,
-            config.gae_lambda,
-        )
-        returns_BT = advantages_BT + values_BT
+        valued_BT = valid_BT  # The decisions before which the critic learns a value.
+        if config.credit == "turn":
+            turns = Turns(rollout)
+            values_BN = turns.first_BN(values_BT)
+            advantages_BN = compute_gae_BT(
+                turns.sum_BN(rollout.rewards_BT),
+                values_BN,
+                turns.last_BN(next_values_BT),
+                turns.last_BN(rollout.terminated_BT),
+                turns.last_BN(rollout.ended_BT),
+                config.gamma,
+                config.gae_lambda,
+            )
+            advantages_BT, returns_BT = turns.spread_BT(advantages_BN), turns.spread_BT(advantages_BN + values_BN)
+            valued_BT = valid_BT & turns.is_first_BT
+        else:
+            advantages_BT = compute_gae_BT(
+                rollout.rewards_BT,
+                values_BT,
+                next_values_BT,
+                rollout.terminated_BT,
+                rollout.ended_BT,
+                config.gamma,
+                config.gae_lambda,
+            )
+            returns_BT = advantages_BT + values_BT
         self.advantages_BT = advantages_BT
 
         epoch, stop = 0, False
@@ -114,7 +136,7 @@ class PPO(Algorithm):
                 measured = config.target_kl is not None or epoch == config.n_epochs
                 for minibatch in make_minibatches(rollout, policy.by_sequence, batch_size, generator):
                     divergence = self.accumulate_gradients(
-                        minibatch, rollout, advantages_BT, values_BT, returns_BT, clip_range, measured
+                        minibatch, rollout, advantages_BT, values_BT, returns_BT, valued_BT, clip_range, measured
                     )
                     optimizer.reduce_gradients()
                     grad_norm = optimizer.clip_grad_norm(config.max_grad_norm)
@@ -127,7 +149,7 @@ class PPO(Algorithm):
                     if stop:
                         break
 
-        value_metrics = measure_values(values_BT[valid_BT], returns_BT[valid_BT])
+        value_metrics = measure_values(values_BT[valued_BT], returns_BT[valued_BT])
         return {**self.metrics.compute(), **value_metrics, "n_epochs": float(epoch)}
 
     @retry_in_smaller_microbatches
@@ -138,12 +160,14 @@ class PPO(Algorithm):
         advantages_BT: torch.Tensor,
         values_BT: torch.Tensor,
         returns_BT: torch.Tensor,
+        valued_BT: torch.Tensor,
         clip_range: float,
         measured: bool,
     ) -> float:
         """Add the gradient of a minibatch, one microbatch after the other.
 
         Arguments:
+            valued_BT: the decisions whose values are learned.
             measured: whether to add metrics.
 
         Returns:
@@ -175,6 +199,9 @@ class PPO(Algorithm):
             value_losses = compute_value_loss(
                 new.values, microbatch.take(values_BT), microbatch.take(returns_BT), config.clip_range_vf
             )
+            if config.credit == "turn" and minibatch_mask is not None:  # The mean over turns, as a mean over tokens.
+                tokens_per_turn = minibatch_mask.sum() / minibatch.take(valued_BT).sum().clamp(min=1)
+                value_losses = value_losses * microbatch.take(valued_BT) * tokens_per_turn
             policy_loss, value_loss = mean_where(policy_losses, mask), mean_where(value_losses, mask)
             loss = policy_loss + config.vf_coef * value_loss
             if config.ent_coef:

@@ -2,17 +2,18 @@
 
 The whole response is one action. Its log-prob is the sum over its tokens and its return is one number, from which the
 KL penalty against a reference model has been subtracted. With more than one epoch the ratio of the whole response is
-clipped, as in TRL.
+clipped, as in TRL. With `credit="turn"` each turn of an episode is such an action, and its return begins with it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from palaestra.core.settings import setting
-from palaestra.rl.algorithms import Algorithm, GroupConfig, MetricMeans
+from palaestra.rl.algorithms import Algorithm, MetricMeans, TurnCreditConfig
 from palaestra.rl.losses import (
     approximate_kl,
     compute_clip_fraction,
@@ -21,14 +22,15 @@ from palaestra.rl.losses import (
     compute_importance_weights,
     compute_leave_one_out_advantages_GK,
     compute_policy_loss,
+    compute_turn_leave_one_out_advantages_GKN,
     normalize,
 )
 from palaestra.rl.optimizers import retry_in_smaller_microbatches, training_mode
-from palaestra.rl.rollouts import Rollout, Selection, make_group_minibatches, split_microbatches
+from palaestra.rl.rollouts import Rollout, Selection, Turns, make_group_minibatches, split_microbatches, sum_by_turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class RLOOConfig(GroupConfig):
+class RLOOConfig(TurnCreditConfig):
     """Hyperparameters of RLOO, with the names of TRL and Stable-Baselines3."""
 
     clip_range: float = setting(0.2, "Clipping range of the probability ratio of a response around 1.", low=0, high=1)
@@ -48,13 +50,23 @@ class RLOO(Algorithm):
         rollout, self.metrics = rollout.to(policy.device), MetricMeans()
 
         returns_GK, known_GK = rollout.group_returns(config.group_size)
-        advantages_GK = compute_leave_one_out_advantages_GK(returns_GK, known_GK)
-        advantages_B, valid_B = map(rollout.spread_over_sequences, (advantages_GK, known_GK))
+        valid_B = rollout.spread_over_sequences(known_GK)
+        # An action is an episode, N = 1, or a turn.
+        if config.credit == "turn":
+            turns = Turns(rollout)
+            turn_returns_GKN, reached_GKN = rollout.group_turn_returns(turns, config.group_size, config.gamma)
+            advantages_BN = compute_turn_leave_one_out_advantages_GKN(turn_returns_GKN, reached_GKN).flatten(0, 1)
+            reached_BN = reached_GKN.flatten(0, 1)
+        else:
+            advantages_GK = compute_leave_one_out_advantages_GK(returns_GK, known_GK)
+            advantages_BN, reached_BN = rollout.spread_over_sequences(advantages_GK)[:, None], valid_B[:, None]
         if config.normalize_advantage:
-            advantages_B = normalize(advantages_B, valid_B)
-        self.advantages_BT = advantages_B[:, None].expand(rollout.mask_BT.shape)
+            advantages_BN = normalize(advantages_BN, reached_BN)
+        self.advantages_BT = (
+            turns.spread_BT(advantages_BN) if config.credit == "turn" else advantages_BN.expand(rollout.mask_BT.shape)
+        )
         # Episodes without an advantage have no gradient.
-        sequences = [int(sequence) for sequence in ((advantages_B != 0) & valid_B).nonzero()[:, 0]]
+        sequences = [int(sequence) for sequence in ((advantages_BN != 0).any(-1) & valid_B).nonzero()[:, 0]]
 
         with training_mode(policy):
             for epoch in range(config.n_epochs if sequences else 0):
@@ -62,7 +74,7 @@ class RLOO(Algorithm):
                 for minibatch in make_group_minibatches(rollout, sequences, config.num_minibatches, generator):
                     # Skipped episodes count in the mean: they have a loss, and its gradient is 0.
                     num_sequences = float(valid_B.sum()) * len(minibatch) / len(sequences)
-                    self.accumulate_gradients(minibatch, rollout, advantages_B, num_sequences)
+                    self.accumulate_gradients(minibatch, rollout, advantages_BN, num_sequences)
                     optimizer.reduce_gradients()
                     self.metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
                     optimizer.step()
@@ -79,7 +91,7 @@ class RLOO(Algorithm):
 
     @retry_in_smaller_microbatches
     def accumulate_gradients(
-        self, minibatch: Selection, rollout: Rollout, advantages_B: torch.Tensor, num_sequences: float
+        self, minibatch: Selection, rollout: Rollout, advantages_BN: torch.Tensor, num_sequences: float
     ) -> None:
         """Add the gradient of a minibatch, one microbatch after the other.
 
@@ -93,20 +105,21 @@ class RLOO(Algorithm):
             fraction = float(mask.sum() / minibatch.take(rollout.mask_BT).sum())
             new = policy.evaluate_actions(rollout, microbatch, values=False)
             old_logprobs = microbatch.take(rollout.logprobs_BT)
-            new_B, old_B = (new.logprobs * mask).sum(-1), (old_logprobs * mask).sum(-1)
+            advantages = advantages_BN[microbatch.index]
+            turn = None if rollout.turn_BT is None or config.credit == "episode" else microbatch.take(rollout.turn_BT)
+            sum_actions = partial(sum_by_turn, index_BT=turn, num_turns=advantages.shape[1])
+            new_BN, old_BN = sum_actions(new.logprobs * mask), sum_actions(old_logprobs * mask)
 
-            losses_B = compute_policy_loss(new_B, old_B, advantages_B[microbatch.index], config.clip_range)
+            losses_BN = compute_policy_loss(new_BN, old_BN, advantages, config.clip_range)
             if rollout.importance is not None:
-                sampling_B = (microbatch.take(rollout.importance.sampling_logprobs_BT) * mask).sum(-1)
-                losses_B = losses_B * compute_importance_weights(old_B, sampling_B, rollout.importance.clip_max)
-            loss = losses_B.sum() / max(num_sequences, 1.0)
+                sampling_BN = sum_actions(microbatch.take(rollout.importance.sampling_logprobs_BT) * mask)
+                losses_BN = losses_BN * compute_importance_weights(old_BN, sampling_BN, rollout.importance.clip_max)
+            loss = losses_BN.sum() / max(num_sequences, 1.0)
             loss.backward()  # type: ignore[no-untyped-call]
 
             with torch.no_grad():
-                present_B = mask.any(-1).float()
-                clip_fraction = compute_clip_fraction(new_B, old_B, present_B, config.clip_range)
-                clip_ratios = compute_clip_ratios(
-                    new_B, old_B, advantages_B[microbatch.index], present_B, config.clip_range
-                )
+                present_BN = (sum_actions(mask) > 0).float()
+                clip_fraction = compute_clip_fraction(new_BN, old_BN, present_BN, config.clip_range)
+                clip_ratios = compute_clip_ratios(new_BN, old_BN, advantages, present_BN, config.clip_range)
                 self.metrics.add(fraction, approx_kl=approximate_kl(new.logprobs, old_logprobs, mask))
-                self.metrics.add(float(present_B.sum()) / len(minibatch), clip_fraction=clip_fraction, **clip_ratios)
+                self.metrics.add(float(present_BN.sum()) / len(minibatch), clip_fraction=clip_fraction, **clip_ratios)

@@ -17,6 +17,7 @@ import torch
 from palaestra.core.errors import SettingsError
 from palaestra.core.seeding import plan_batches
 from palaestra.rl.distributed.ranks import rank, world_size
+from palaestra.rl.losses import compute_returns_BT
 
 
 @dataclass(slots=True)
@@ -127,6 +128,7 @@ class Rollout:
         terminated_BT: those of them after which nothing follows: the value after them is 0. The others are truncated
             episodes of an environment with `bootstrap_truncated`; the critic estimates the value after them.
         inputs: what the policy needs to evaluate the decisions again, for example `TokenInputs` or `ControlInputs`.
+        turn_BT: the turn of each decision in its sequence, from 0; `None` if a sequence is one turn.
         episodes: `None` if a sequence is an environment with one episode after another.
         stats: the returns, lengths and failures of episodes.
         entropy_BT: the entropy of the distributions that the decisions were drawn from, if it was recorded.
@@ -141,6 +143,7 @@ class Rollout:
     terminated_BT: torch.Tensor
     ended_BT: torch.Tensor
     inputs: Any
+    turn_BT: torch.Tensor | None = None
     episodes: Episodes | None = None
     stats: EpisodeStats = field(default_factory=EpisodeStats)
     entropy_BT: torch.Tensor | None = None
@@ -206,10 +209,89 @@ class Rollout:
             raise SettingsError(f"{len(returns_B)} episodes cannot be divided into groups of {group_size}")
         return returns_B.view(-1, group_size), valid_B.view(-1, group_size)
 
+    def group_turn_returns(self, turns: Turns, group_size: int, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rewards from each turn to the end of its episode by group `[G, K, N]`, and which turns are of valid episodes.
+
+        Arguments:
+            gamma: discount per turn.
+
+        Raises:
+            SettingsError: an episode has several sequences, which share one reward.
+        """
+        if self.get_episodes().number_B is not None:
+            raise SettingsError("credit per turn needs the reward of each turn; an agent's episode has one reward")
+        rewards_BN, ends = (
+            turns.sum_BN(self.rewards_BT),
+            (turns.last_BN(self.terminated_BT), turns.last_BN(self.ended_BT)),
+        )
+        returns_BN = compute_returns_BT(rewards_BN, torch.zeros_like(rewards_BN), *ends, gamma)
+        shape = (-1, group_size, returns_BN.shape[1])
+        return returns_BN.view(shape), (turns.reached_BN & self.valid_B[:, None]).view(shape)
+
     def spread_over_sequences(self, values_GK: torch.Tensor) -> torch.Tensor:
         """The value of its episode for each sequence."""
         number_B = self.get_episodes().number_B
         return values_GK.flatten() if number_B is None else values_GK.flatten()[number_B]
+
+
+class Turns:
+    """The turns of sequences that are episodes: sums and first or last values of their decisions, `[B, N]`.
+
+    Arguments:
+        rollout: of a turn environment.
+
+    Raises:
+        SettingsError: the rollout has no turns.
+    """
+
+    def __init__(self, rollout: Rollout) -> None:
+        if rollout.turn_BT is None:
+            raise SettingsError(
+                "credit and loss aggregation per turn need a turn environment; this rollout has no turns"
+            )
+        self.index_BT, self.mask_BT = rollout.turn_BT, rollout.mask_BT
+        self.count_BN = sum_by_turn(self.mask_BT.long(), self.index_BT, int(self.index_BT.max()) + 1)
+        self._end_BN = self.count_BN.cumsum(1)
+
+    @property
+    def reached_BN(self) -> torch.Tensor:
+        """The turns that exist; sequences with fewer turns are padded."""
+        return self.count_BN > 0
+
+    @property
+    def is_first_BT(self) -> torch.Tensor:
+        """The first decision of each turn."""
+        place_BT = torch.arange(self.mask_BT.shape[1], device=self.mask_BT.device)
+        return self.mask_BT & (place_BT == self.spread_BT(self._end_BN - self.count_BN))
+
+    @property
+    def weights_BT(self) -> torch.Tensor:
+        """Weights of the decisions that add up to 1 in each turn."""
+        return self.mask_BT / self.spread_BT(self.count_BN).clamp(min=1)
+
+    def sum_BN(self, values_BT: torch.Tensor) -> torch.Tensor:
+        return sum_by_turn(values_BT * self.mask_BT, self.index_BT, self.count_BN.shape[1])
+
+    def first_BN(self, values_BT: torch.Tensor) -> torch.Tensor:
+        return self._take(values_BT, self._end_BN - self.count_BN)
+
+    def last_BN(self, values_BT: torch.Tensor) -> torch.Tensor:
+        return self._take(values_BT, self._end_BN - 1)
+
+    def spread_BT(self, values_BN: torch.Tensor) -> torch.Tensor:
+        """The value of its turn for each decision."""
+        return values_BN.gather(1, self.index_BT)
+
+    def _take(self, values_BT: torch.Tensor, place_BN: torch.Tensor) -> torch.Tensor:
+        place_BN = place_BN.clamp(0, self.mask_BT.shape[1] - 1)
+        return values_BT.gather(1, place_BN).masked_fill(~self.reached_BN, 0)
+
+
+def sum_by_turn(values_BT: torch.Tensor, index_BT: torch.Tensor | None, num_turns: int) -> torch.Tensor:
+    """The sum over the decisions of each turn, or of all decisions without an index. Padding must be 0."""
+    if index_BT is None:
+        return values_BT.sum(-1, keepdim=True)
+    return values_BT.new_zeros(len(values_BT), num_turns).scatter_add(1, index_BT, values_BT)
 
 
 def _move(value: Any, device: torch.device) -> Any:
@@ -233,6 +315,7 @@ def make_episode_rollout(
     failures: Sequence[str],
     groups: Sequence[int],
     records: Sequence[Any],
+    turns: Sequence[Sequence[float]] | None = None,
     entropies: Sequence[Sequence[float]] | None = None,
     bootstrapped: Sequence[bool] | None = None,
     limit: int = 0,
@@ -240,7 +323,7 @@ def make_episode_rollout(
     """Make a rollout whose sequences are whole episodes of different lengths.
 
     Arguments:
-        logprobs, rewards, entropies: one value for each decision, by episode.
+        logprobs, rewards, turns, entropies: one value for each decision, by episode.
         returns, truncated, groups, records: one value for each episode; see `Episodes`.
         failures: by episode; empty for a valid one.
         bootstrapped: by episode, whether the critic estimates the value after its last decision; by default it is 0.
@@ -257,6 +340,7 @@ def make_episode_rollout(
         terminated_BT=last_BT if bootstrapped is None else last_BT & ~torch.tensor(bootstrapped)[:, None],
         ended_BT=last_BT,
         inputs=inputs,
+        turn_BT=None if turns is None else _to_table(turns, width).long(),
         episodes=Episodes(
             group_B=torch.tensor(groups),
             valid_B=torch.tensor([not failure for failure in failures]),

@@ -376,6 +376,7 @@ def make_turn_rollout(episodes: Sequence[TurnEpisode], limit: int, bootstrap_tru
         failures=[episode.failure for episode in episodes],
         groups=[episode.group for episode in episodes],
         records=episodes,
+        turns=[np.searchsorted(e.ends, np.arange(len(e.chosen)), side="right").tolist() for e in episodes],
         limit=limit,
     )
     rollout.stats.lengths = [len(episode.chosen) for episode in episodes if not episode.failure]

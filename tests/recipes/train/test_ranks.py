@@ -61,6 +61,10 @@ SLOW_CASES: dict[str, dict[str, Any]] = {
     "reinforce_critic": {"algorithm": "reinforce", "baseline": "critic", "parallel": "fsdp"},
     "rlhf": {"env": "RLHFEnv-v0", "env_kwargs": {}, "algorithm": "ppo", "batch_size": 8, "evaluation": 6, "parallel": "fsdp"},
     "turns": {"env": "palaestra/Task-v0", "env_kwargs": {"skills": ["clock", "percent"]}, "episodes": 32, "evaluation": 5},
+    "turn_credit": {"env": "palaestra/Guess-v0", "env_kwargs": {}, "credit": "turn", "loss_aggregation": "turn", "max_tokens": 12},
+    "turn_credit_ppo": {
+        "env": "palaestra/Guess-v0", "env_kwargs": {}, "algorithm": "ppo", "credit": "turn", "batch_size": 7, "max_tokens": 12,
+    },
 }  # fmt: skip
 
 

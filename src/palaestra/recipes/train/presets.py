@@ -220,6 +220,15 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
         "critic" not in given or config.needs_critic,
         f"setting 'critic' has no effect: the algorithm '{algorithm}' trains no critic here",
     )
+    by_turn = [name for name in ("credit", "loss_aggregation") if getattr(config, name, "") == "turn"]
+    require(
+        not by_turn or kind == "turn",
+        f"setting '{''.join(by_turn[:1])}': expected a turn environment for turn, such as palaestra/Guess-v0; got {settings.env}",
+    )
+    require(
+        "credit" not in by_turn or not settings.agent,
+        "setting 'credit': turn needs the reward of each turn, and an agent's episode has one reward; expected another value",
+    )
     model = settings.model or (choose_model_for_env(settings.env, settings.options) if language else "nano")
     missing = {name: value for name, value in preset.items() if getattr(settings, name) is None}
     settings = replace(settings, policy=policy, algorithm=algorithm, rollout=rollout, model=model, **missing)
