@@ -1,7 +1,7 @@
-"""On-policy distillation against fine-tuning on the teacher's samples: the same teacher, prompts and number of tokens.
+"""On-policy distillation against fine-tuning on the teacher's samples: the same teacher and number of prompts.
 
 The teacher is `nano` after a `teach` episode in mathematics. A student `nano` learns from it by `train --algorithm distill`, or is
-fine-tuned on what the teacher answers to the same prompts, until as many tokens were learned from (one epoch). `--rates` are learning rates; the
+fine-tuned on what the teacher answers to as many prompts (one epoch). The tokens that were learned from are in the result. `--rates` are learning rates; the
 best of each arm on seed 1000 is used. Accuracy on 10 problems of each of 18 skills that no arm has seen, greedy.
 The ratio is the mean gain of distillation over that of fine-tuning.
 """
