@@ -73,7 +73,7 @@ def complete(*words: str) -> tuple[list[str], bool]:
         (("tea",), {"teach"}),
         (("train", "--env", "palaestra/G"), {"palaestra/Guess-v0", "palaestra/GEM-v0"}),
         (("train", "--env", "CartP"), {"CartPole-v0", "CartPole-v1"}),
-        (("train", "--algorithm", ""), {"ppo", "grpo", "rloo", "reinforce", "rest_em"}),
+        (("train", "--algorithm", ""), {"ppo", "grpo", "rloo", "reinforce", "rest_em", "cem", "distill"}),
         (("teach", "--teacher", "skill_"), {"skill_list", "skill_tree"}),
         (("evaluate", "--task", "math-s"), {"math-skills"}),
         (("evaluate", "--split", "v"), {"validation"}),

@@ -271,7 +271,7 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (palaestra.train, {"prompts": [{"prompt": "Hi"}], "reward": len, "reward_weights": [1, 2]}, "'reward_weights'"),
     (palaestra.train, {"env_kwargs": ["skills=addition"]}, "names and values"),
     (palaestra.train, {"algorithm": palaestra.GRPOConfig(group_size=7)}, "group size 7"),
-    (palaestra.train, {"algorithm": "grpo", "gamma": 0.5}, "'gamma' is for"),
+    (palaestra.train, {"algorithm": "grpo", "gamma": 0.5}, "'gamma' has no effect"),
     (palaestra.evaluate, {"task": [{"question": "What is 1 + 2?"}]}, "answer=COLUMN"),
     (palaestra.evaluate, {"task": wrong_inputs.write_files}, "write_files"),
     (palaestra.evaluate, {"skills": "addition"}, "'skills'"),
