@@ -12,8 +12,10 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from palaestra.core.errors import ModelError
+from palaestra.kernels.decoder import describe
 from palaestra.kernels.gpu.attention import SegmentLengths, attend_packed
 from palaestra.kernels.operations import gather_rows, recompute_token_logprobs, rotate, swiglu
+from palaestra.kernels.packed import PackedForward
 from palaestra.kernels.sequence_forward import SequenceForward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -115,10 +117,10 @@ def test_gradients_are_those_of_transformers(model: Any, recompute: bool) -> Non
 def test_half_models_are_compared_by_a_short_copy(name: str) -> None:
     """Adapters and GPT-2 in bfloat16, the default on a GPU. A CPU does not use the packed pass in this dtype."""
     model = make_model(name).to(torch.bfloat16)
-    forward, float32 = SequenceForward(model), SequenceForward(make_model(name))
-    assert float32.fast is not None
+    forward, decoder = SequenceForward(model), describe(model)
+    assert decoder is not None
     inner = model.get_base_model() if name == "lora" else model
-    forward.fast = type(float32.fast)(inner.base_model)
+    forward.fast = PackedForward(decoder)
     prompts, responses = make_sequences([(0, 2), (0, 3), (1, 1)], [3, 1, 4, 4])
     assert forward._fast_agrees(prompts, responses, 3)
     assert (inner.config.num_hidden_layers, model.dtype) == (3, torch.bfloat16)
@@ -137,12 +139,12 @@ def test_unsupported_adapters_have_no_fast_forward() -> None:
 
 
 def test_other_families_are_checkpointed_by_transformers() -> None:
-    """Phi-3 has no packed forward pass. Its gradients with checkpoints are those without."""
-    from transformers import Phi3Config, Phi3ForCausalLM
+    """Phi has no packed forward pass. Its gradients with checkpoints are those without."""
+    from transformers import PhiConfig, PhiForCausalLM
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model: Any = Phi3ForCausalLM(Phi3Config(**SHAPE, pad_token_id=0)).to(DEVICE).eval()
+        model: Any = PhiForCausalLM(PhiConfig(**SHAPE)).to(DEVICE).eval()
     prompts, responses = make_sequences([(0, 5), (0, 3), (1, 2)], [6, 1, 9, 4])
     results, calls = [], []
     model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))

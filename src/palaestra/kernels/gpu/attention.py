@@ -41,16 +41,53 @@ class SegmentLengths:
         return cls(list(query_lengths), list(key_lengths), *starts)
 
 
+def attend(
+    query_BHQD: torch.Tensor,
+    key_BHLD: torch.Tensor,
+    value_BHLD: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    softcap: float = 0.0,
+    sinks_HQ: torch.Tensor | None = None,
+    is_causal: bool = False,
+) -> torch.Tensor:
+    """Attention of a batch by torch's kernels, or in plain torch with soft-capped scores or sinks.
+
+    Arguments:
+        mask: boolean, or to be added to the scores.
+        softcap: the limit of scores; 0 for none.
+        sinks_HQ: the score of a key without a value, by head and query.
+    """
+    if not softcap and sinks_HQ is None:
+        return scaled_dot_product_attention(
+            query_BHQD, key_BHLD, value_BHLD, attn_mask=mask, scale=scale, is_causal=is_causal
+        )
+    scores = query_BHQD @ key_BHLD.transpose(-1, -2) * scale
+    if softcap:
+        scores = (scores / softcap).tanh() * softcap
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    if sinks_HQ is not None:
+        scores = torch.cat([scores, sinks_HQ[None, :, :, None].expand(len(scores), -1, -1, 1)], -1)
+    weights = scores.softmax(-1, dtype=torch.float32).to(value_BHLD.dtype)
+    return weights[..., : key_BHLD.shape[2]] @ value_BHLD
+
+
 def attend_packed(
-    query_NHD: torch.Tensor, key_MKD: torch.Tensor, value_MKD: torch.Tensor, segments: SegmentLengths, scale: float
+    query_NHD: torch.Tensor,
+    key_MKD: torch.Tensor,
+    value_MKD: torch.Tensor,
+    segments: SegmentLengths,
+    scale: float,
+    window: int = 0,
 ) -> torch.Tensor:
     """Causal attention within each sequence. Query heads may share keys. Returns `[queries, heads, width]`.
 
-    On a GPU this is torch's FlashAttention for 16-bit values and its memory-efficient attention for others. Elsewhere it
-    computes one sequence at a time.
+    On a GPU this is torch's FlashAttention for 16-bit values and its memory-efficient attention for others, which has no
+    window. Elsewhere it computes one sequence at a time.
     """
     if not query_NHD.is_cuda:
-        return _attend_in_turn(query_NHD, key_MKD, value_MKD, segments, scale)
+        return _attend_in_turn(query_NHD, key_MKD, value_MKD, segments, scale, window)
     longest = max(segments.query_lengths), max(segments.key_lengths)
     layout = segments.query_starts, segments.key_starts, *longest
     flash = _find_flash_attention()
@@ -61,7 +98,7 @@ def attend_packed(
             key_MKD, value_MKD = _repeat_heads(query_NHD, key_MKD, value_MKD)
         options = {"enable_gqa": True} if shares_keys else {}
         mixed_NHD: torch.Tensor = attend(
-            query_NHD, key_MKD, value_MKD, *layout, scale=scale, window_size=(-1, 0), **options
+            query_NHD, key_MKD, value_MKD, *layout, scale=scale, window_size=(window - 1, 0), **options
         )
         return mixed_NHD
     key_MKD, value_MKD = _repeat_heads(query_NHD, key_MKD, value_MKD)
@@ -93,7 +130,12 @@ def _repeat_heads(
 
 
 def _attend_in_turn(
-    query_NHD: torch.Tensor, key_MKD: torch.Tensor, value_MKD: torch.Tensor, segments: SegmentLengths, scale: float
+    query_NHD: torch.Tensor,
+    key_MKD: torch.Tensor,
+    value_MKD: torch.Tensor,
+    segments: SegmentLengths,
+    scale: float,
+    window: int,
 ) -> torch.Tensor:
     keys, values = (
         torch.split(x.transpose(0, 1), segments.key_lengths, 1) for x in _repeat_heads(query_NHD, key_MKD, value_MKD)
@@ -104,6 +146,8 @@ def _attend_in_turn(
     ):
         queries, length = query_HQD.shape[1], key_HLD.shape[1]
         mask_QL = torch.ones(queries, length, dtype=torch.bool, device=query_NHD.device).tril(length - queries)
+        if window:
+            mask_QL = mask_QL.triu(length - queries - window + 1)
         mixed.append(
             scaled_dot_product_attention(
                 query_HQD[None], key_HLD[None], value_HLD[None], attn_mask=mask_QL, scale=scale

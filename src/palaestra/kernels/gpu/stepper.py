@@ -11,19 +11,15 @@ tokens, it computes the step again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from palaestra.core.errors import ModelError
-from palaestra.kernels.gpu.decode import PackedLlama
+from palaestra.kernels.gpu.decode import PackedDecoder, make_packed_decoder
 from palaestra.kernels.gpu.device import Graph, allocate_cache, count_free_bytes
 from palaestra.kernels.operations import sample_tokens
 from palaestra.models.families import context_length, make_short_copy
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _PROMPT_TOKENS = (64, 256, 1024)
 """Sizes of the graphs for prompts, in tokens."""
@@ -39,14 +35,15 @@ class PackedStepper:
     """Computes the next-token logits of sequences in slots, with the interface of `SlotStepper`.
 
     Arguments:
-        model: a model for which `takes_packed` is true.
+        step: from `make_packed_decoder`.
         slots: number of sequences.
     """
 
-    def __init__(self, model: PreTrainedModel, slots: int) -> None:
+    def __init__(self, step: PackedDecoder, slots: int) -> None:
+        model = step.decoder.model
         self.model, self.slots, self.device = model, slots, model.device
         self.context = context_length(model.config) or 1 << 30
-        self._model = PackedLlama(model)
+        self._model = step
         self._logits_SV = torch.zeros((slots, self._model.outputs), device=self.device, dtype=model.dtype)
         self._step_graph: _Pass | None = None
         self._prompt_graphs: dict[int, _Pass] = {}
@@ -71,7 +68,8 @@ class PackedStepper:
         A 16-bit model is compared in float32, by its first blocks.
         """
         if self.model.dtype != torch.float32:
-            return PackedStepper(make_short_copy(self.model), 2).agrees()
+            short = make_packed_decoder(make_short_copy(self.model))
+            return short is not None and PackedStepper(short, 2).agrees()
         ids = [1, 2, 3, 4]
         self.start({0: ids[:-1]})
         own_V = self.step(torch.full((self.slots,), ids[-1]))[0].clone()
