@@ -164,21 +164,21 @@ class Norm:
     """An RMS norm or a LayerNorm, with or without a bias, over the last dimension."""
 
     def __init__(self, module: Any, offset: float) -> None:
-        self._module, self._offset = module, offset
+        self._weights, self._offset = module._parameters, offset  # An attribute of a module is slow to read.
         self._epsilon = float(getattr(module, "eps", None) or module.variance_epsilon)
         self._is_centered = "LayerNorm" in type(module).__name__
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        weight = self._module.weight
+        weight = self._weights["weight"]
         if self._is_centered:
-            return layer_norm(x, weight.shape, weight, getattr(self._module, "bias", None), self._epsilon)
+            return layer_norm(x, weight.shape, weight, self._weights.get("bias"), self._epsilon)
         if self._offset:  # 16-bit weights near 0 would be rounded.
             return rms_norm(x.float(), weight.shape, weight.float() + self._offset, self._epsilon).to(x.dtype)
         return rms_norm(x, weight.shape, weight, self._epsilon)
 
     def over_heads(self, x_NHW: torch.Tensor) -> torch.Tensor:
         """Normalize each head, or all heads of a token together, as the size of the weights says."""
-        return self(x_NHW) if len(self._module.weight) == x_NHW.shape[2] else self(x_NHW.flatten(1)).view_as(x_NHW)
+        return self(x_NHW) if len(self._weights["weight"]) == x_NHW.shape[2] else self(x_NHW.flatten(1)).view_as(x_NHW)
 
 
 class Block:

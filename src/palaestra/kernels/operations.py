@@ -126,7 +126,7 @@ def rotate(x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor) -> t
         return rotated
     half = x_NHD.shape[-1] // 2
     swapped = torch.cat([-x_NHD[..., half:], x_NHD[..., :half]], -1)
-    return x_NHD * cos_ND[:, None] + swapped * sin_ND[:, None]
+    return torch.addcmul(x_NHD * cos_ND[:, None], swapped, sin_ND[:, None])
 
 
 def swiglu(gate_NI: torch.Tensor, up_NI: torch.Tensor) -> torch.Tensor:

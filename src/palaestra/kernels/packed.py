@@ -11,7 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from palaestra.kernels.decoder import Angles, Block, Decoder, Products, call_layers, describe
-from palaestra.kernels.gpu.attention import SegmentLengths, attend, attend_packed
+from palaestra.kernels.gpu.attention import SegmentLengths, attend, attend_packed, takes_flash
 from palaestra.kernels.operations import gather_rows, rotate
 
 if TYPE_CHECKING:
@@ -237,10 +237,12 @@ class PackedForward:
         self.decoder = decoder
         self.blocks = [(block, Products(block, call_layers)) for block in decoder.blocks]
         body = decoder.body
-        # Torch's kernels for packed sequences have no soft-capping and no sinks, and in float32 no window.
-        is_full = all(block.window == 0 or body.dtype != torch.float32 for block in decoder.blocks)
-        is_plain = not any(block.softcap or block.sinks_H is not None for block in decoder.blocks)
-        self.packs_attention = body.device.type == "cuda" and is_full and is_plain
+        # Torch's kernels for packed sequences have no soft-capping and no sinks, and only FlashAttention has a window.
+        takes_window = takes_flash(body.dtype, decoder.width)
+        self.packs_attention = body.device.type == "cuda" and not any(
+            block.softcap or block.sinks_H is not None or (block.window and not takes_window)
+            for block in decoder.blocks
+        )
         """Whether attention computes packed sequences instead of padded ones."""
         self.recomputes = False
         """Whether the backward pass computes each block again, instead of keeping its intermediate results."""

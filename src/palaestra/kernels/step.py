@@ -56,7 +56,6 @@ class DecodeStep:
     def __init__(self, decoder: Decoder, copies: bool) -> None:
         self.decoder = decoder
         self._projections: list[JointProjection] = []
-        self._sizes = [decoder.heads, decoder.shared_heads, decoder.shared_heads]
         rows_K = decoder.order_rows()
 
         def join(layers: Sequence[Any], rows_K: torch.Tensor | None = None) -> JointProjection:
@@ -88,8 +87,16 @@ class DecodeStep:
             normed = hidden if block.attention_norm is None else block.attention_norm(hidden)
             joint_NK = joint(normed)
             if block.query_norm is not None and block.key_norm is not None:
-                query, key, value = joint_NK.view(len(ids_N), -1, decoder.width).split(self._sizes, 1)
-                joint_NK = torch.cat([block.query_norm.over_heads(query), block.key_norm.over_heads(key), value], 1)
+                heads_NHW, start, end = (
+                    joint_NK.view(len(ids_N), -1, decoder.width),
+                    decoder.heads,
+                    -decoder.shared_heads,
+                )
+                query, key = (
+                    block.query_norm.over_heads(heads_NHW[:, :start]),
+                    block.key_norm.over_heads(heads_NHW[:, start:end]),
+                )
+                joint_NK = torch.cat([query, key, heads_NHW[:, end:]], 1)
             hidden = decoder.finish_block(block, hidden, normed, attend(index, block, joint_NK), products)
         return hidden
 
@@ -123,15 +130,14 @@ class CacheStep(DecodeStep):
 
         def attend_cache(index: int, block: Block, joint_RK: torch.Tensor) -> torch.Tensor:
             heads_RHW = joint_RK.view(rows, -1, width)
-            moved_RHW, value_RKW = heads_RHW.split([heads + shared, shared], 1)
+            moved_RHW = heads_RHW[:, : heads + shared]  # Slices are several times as fast as `split`.
             if block.rotation is not None:
                 moved_RHW = rotate(moved_RHW, *angles[block.rotation])
             if self._restored_W is not None:
                 moved_RHW = moved_RHW[..., self._restored_W]
-            query_RHW, key_RKW = moved_RHW.split([heads, shared], 1)
-            keys, values = cache.layers[index].write(key_RKW, value_RKW)
+            keys, values = cache.layers[index].write(moved_RHW[:, heads:], heads_RHW[:, heads + shared :])
             # Query heads that share keys are computed as one head with several queries.
-            query_RKGW = query_RHW.reshape(rows, shared, -1, width)
+            query_RKGW = moved_RHW[:, :heads].reshape(rows, shared, -1, width)
             sinks = None if block.sinks_H is None else block.sinks_H.view(shared, -1)
             mixed = attend(query_RKGW, keys, values, masks[block.window], block.scale, block.softcap, sinks)
             return mixed.reshape(rows, -1)

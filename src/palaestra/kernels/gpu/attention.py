@@ -91,8 +91,7 @@ def attend_packed(
     longest = max(segments.query_lengths), max(segments.key_lengths)
     layout = segments.query_starts, segments.key_starts, *longest
     flash = _find_flash_attention()
-    half = query_NHD.dtype in (torch.bfloat16, torch.float16)
-    if flash is not None and half and query_NHD.shape[-1] <= _MAX_FLASH_WIDTH and query_NHD.shape[-1] % 8 == 0:
+    if flash is not None and takes_flash(query_NHD.dtype, query_NHD.shape[-1]):
         attend, shares_keys = flash
         if not shares_keys:
             key_MKD, value_MKD = _repeat_heads(query_NHD, key_MKD, value_MKD)
@@ -107,6 +106,12 @@ def attend_packed(
         *batch, *layout, 0.0, _CAUSAL_FROM_BOTTOM_RIGHT, compute_log_sumexp=True, scale=scale
     )[0]
     return mixed_1NHD[0]
+
+
+def takes_flash(dtype: torch.dtype, width: int) -> bool:
+    """Whether `attend_packed` uses FlashAttention on a GPU for heads of this dtype and width."""
+    is_half = dtype in (torch.bfloat16, torch.float16)
+    return is_half and width <= _MAX_FLASH_WIDTH and width % 8 == 0 and _find_flash_attention() is not None
 
 
 @cache
