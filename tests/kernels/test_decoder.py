@@ -83,10 +83,9 @@ def compute_own(model: Any, ids: tuple[int, ...]) -> torch.Tensor:
     return logits_TV.log_softmax(-1)
 
 
-def check_training(model: Any, packs_attention: bool) -> None:
+def check_training(model: Any) -> None:
     forward = SequenceForward(model)
     assert forward.fast is not None
-    forward.fast.packs_attention |= packs_attention
     width = max(map(len, RESPONSES))
     results = []
     for is_fast in (True, False):
@@ -162,19 +161,14 @@ def test_every_family_is_tested() -> None:
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
 def test_training_and_stepping_agree_with_transformers(name: str) -> None:
     model = make_model(name)
-    check_training(model, packs_attention=False)
+    check_training(model)
     check_steppers(model)
-
-
-@pytest.mark.parametrize("name", ["llama", "mistral, sliding", "qwen3", "gpt_neox, partial", "olmo3", "cohere2"])
-def test_attention_of_packed_sequences_agrees(name: str) -> None:
-    check_training(make_model(name), packs_attention=True)
 
 
 @pytest.mark.parametrize("name", [*COMMON, *(pytest.param(name, marks=pytest.mark.backends) for name in ADAPTED)])
 def test_adapters_of_every_family_agree(name: str) -> None:
     model = adapt(make_model(name))
-    check_training(model, packs_attention=False)
+    check_training(model)
     check_steppers(model)
 
 

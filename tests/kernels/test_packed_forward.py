@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from palaestra.core.errors import ModelError
 from palaestra.kernels.decoder import describe
-from palaestra.kernels.gpu.attention import SegmentLengths, attend_packed
+from palaestra.kernels.gpu.attention import SegmentLengths, attend_packed, attend_padded
 from palaestra.kernels.operations import gather_rows, recompute_token_logprobs, rotate, swiglu
 from palaestra.kernels.packed import PackedForward
 from palaestra.kernels.sequence_forward import SequenceForward
@@ -66,14 +66,12 @@ def make_sequences(shapes: list[tuple[int, int]], prompts: list[int]) -> tuple[l
     st.lists(st.integers(1, 12), min_size=4, max_size=4),
     st.booleans(),
 )
-def test_packed_attention_gives_the_outputs_of_transformers(
+def test_packed_forward_gives_the_outputs_of_transformers(
     model: Any, shapes: list[tuple[int, int]], lengths: list[int], include_end: bool
 ) -> None:
     prompts, responses = make_sequences(shapes, lengths)
     width = max(n for _, n in shapes) + include_end
     forward = SequenceForward(model)
-    assert forward.fast is not None
-    forward.fast.packs_attention = True
     with torch.no_grad():
         packed = forward(prompts, responses, width, True, True, include_end)
         own = forward.own_forward(prompts, responses, width, True)
@@ -92,7 +90,6 @@ def test_gradients_are_those_of_transformers(model: Any, recompute: bool) -> Non
     for packed in (True, False):
         forward = SequenceForward(model, recompute=recompute and packed)
         assert forward.fast is not None
-        forward.fast.packs_attention = True
         if not packed:
             forward.fast = None
         model.zero_grad()
@@ -170,6 +167,30 @@ def test_a_model_with_dropout_is_not_checkpointed() -> None:
     )
     with pytest.raises(ModelError, match="dropout"):
         SequenceForward(OPTForCausalLM(config), recompute=True)
+
+
+@pytest.mark.parametrize("window", [0, 4])
+@pytest.mark.parametrize("softcap", [0.0, 1.5])
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_padded_attention_is_that_of_each_sequence(window: int, softcap: float, has_sinks: bool) -> None:
+    queries, keys = [3, 1, 7, 2], [3, 5, 9, 2]
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(sum(lengths), heads, 16, generator=generator).requires_grad_()
+        for lengths, heads in ((queries, 4), (keys, 2), (keys, 2))
+    )
+    sinks_H = torch.randn(4, generator=generator).requires_grad_()
+    segments = SegmentLengths.make(queries, keys, torch.device("cpu"))
+    results = [
+        attend(q, k, v, segments, 0.3, window, softcap, sinks_H if has_sinks else None)
+        for attend in (attend_packed, attend_padded)
+    ]
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
+    inputs = (q, k, v, sinks_H) if has_sinks else (q, k, v)
+    weights = torch.randn(results[0].shape, generator=generator)
+    mine, theirs = (torch.autograd.grad((mixed * weights).sum(), inputs) for mixed in results)
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

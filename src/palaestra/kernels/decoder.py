@@ -314,7 +314,7 @@ class Decoder:
         """The input of the first block."""
         hidden_ND: torch.Tensor = self.embeddings(ids_N)
         if self._positions is not None:
-            return hidden_ND + self._positions(positions_N)
+            hidden_ND = hidden_ND + self._positions(positions_N)
         return hidden_ND if self.family.embedding_scale == 1.0 else hidden_ND * self.family.embedding_scale
 
     def order_rows(self) -> torch.Tensor | None:
@@ -333,7 +333,7 @@ class Decoder:
         if self.family.interleaves_heads:
             return joint_NK.view(len(joint_NK), self.heads, 3, self.width).unbind(2)
         heads_NHW = joint_NK.view(len(joint_NK), -1, self.width)
-        return heads_NHW.split([self.heads, self.shared_heads, self.shared_heads], 1)
+        return torch.split(heads_NHW, [self.heads, self.shared_heads, self.shared_heads], 1)
 
     def activate(self, gate: torch.Tensor, up: torch.Tensor | None = None) -> torch.Tensor:
         """The activation of an MLP. Without `up`, a gated one gets both halves in `gate`."""

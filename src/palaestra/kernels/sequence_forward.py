@@ -166,7 +166,7 @@ class SequenceForward:
             return -cross_entropy(logits_CV, tokens_C, reduction="none")
 
         size = max(1, MAX_LOGITS // len(output_VD))
-        parts = zip(hidden_ND.split(size), tokens_N.split(size), strict=True)
+        parts = zip(torch.split(hidden_ND, size), torch.split(tokens_N, size), strict=True)
         return torch.cat([checkpoint(compute_part, *part, use_reentrant=False) for part in parts])
 
     @torch.no_grad()

@@ -71,10 +71,7 @@ class DecodeStep:
             projection.refresh()
 
     def run_blocks(
-        self,
-        ids_N: torch.Tensor,
-        positions_N: torch.Tensor,
-        attend: Callable[[int, Block, torch.Tensor], torch.Tensor],
+        self, ids_N: torch.Tensor, positions_N: torch.Tensor, attend: Callable[[int, Block, torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
         """The input of the final norm.
 

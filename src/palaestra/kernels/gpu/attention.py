@@ -49,24 +49,21 @@ def attend(
     scale: float,
     softcap: float = 0.0,
     sinks_HQ: torch.Tensor | None = None,
-    is_causal: bool = False,
 ) -> torch.Tensor:
     """Attention of a batch by torch's kernels, or in plain torch with soft-capped scores or sinks.
 
     Arguments:
-        mask: boolean, or to be added to the scores.
+        mask: the keys that each query attends to.
         softcap: the limit of scores; 0 for none.
         sinks_HQ: the score of a key without a value, by head and query.
     """
     if not softcap and sinks_HQ is None:
-        return scaled_dot_product_attention(
-            query_BHQD, key_BHLD, value_BHLD, attn_mask=mask, scale=scale, is_causal=is_causal
-        )
+        return scaled_dot_product_attention(query_BHQD, key_BHLD, value_BHLD, attn_mask=mask, scale=scale)
     scores = query_BHQD @ key_BHLD.transpose(-1, -2) * scale
     if softcap:
         scores = (scores / softcap).tanh() * softcap
     if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+        scores = scores.masked_fill(~mask, float("-inf"))
     if sinks_HQ is not None:
         scores = torch.cat([scores, sinks_HQ[None, :, :, None].expand(len(scores), -1, -1, 1)], -1)
     weights = scores.softmax(-1, dtype=torch.float32).to(value_BHLD.dtype)
@@ -80,18 +77,28 @@ def attend_packed(
     segments: SegmentLengths,
     scale: float,
     window: int = 0,
+    softcap: float = 0.0,
+    sinks_H: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention within each sequence. Query heads may share keys. Returns `[queries, heads, width]`.
 
-    On a GPU this is torch's FlashAttention for 16-bit values and its memory-efficient attention for others, which has no
-    window. Elsewhere it computes one sequence at a time.
+    On a GPU this is torch's FlashAttention for 16-bit values and its memory-efficient attention for others. Where those have
+    no window, soft-capping or sinks, sequences are padded. Elsewhere it computes one sequence at a time.
+
+    Arguments:
+        window: the number of keys to which a query attends; 0 for all.
+        softcap, sinks_H: see `attend`.
     """
-    if not query_NHD.is_cuda:
-        return _attend_in_turn(query_NHD, key_MKD, value_MKD, segments, scale, window)
     longest = max(segments.query_lengths), max(segments.key_lengths)
+    window = window if window < longest[1] else 0
+    if not query_NHD.is_cuda:
+        return _attend_in_turn(query_NHD, key_MKD, value_MKD, segments, scale, window, softcap, sinks_H)
     layout = segments.query_starts, segments.key_starts, *longest
-    flash = _find_flash_attention()
-    if flash is not None and takes_flash(query_NHD.dtype, query_NHD.shape[-1]):
+    flash, width = _find_flash_attention(), query_NHD.shape[-1]
+    takes_flash = query_NHD.dtype in (torch.bfloat16, torch.float16) and width <= _MAX_FLASH_WIDTH and width % 8 == 0
+    if softcap or sinks_H is not None or (window and not (flash and takes_flash)):
+        return attend_padded(query_NHD, key_MKD, value_MKD, segments, scale, window, softcap, sinks_H)
+    if flash is not None and takes_flash:
         attend, shares_keys = flash
         if not shares_keys:
             key_MKD, value_MKD = _repeat_heads(query_NHD, key_MKD, value_MKD)
@@ -106,12 +113,6 @@ def attend_packed(
         *batch, *layout, 0.0, _CAUSAL_FROM_BOTTOM_RIGHT, compute_log_sumexp=True, scale=scale
     )[0]
     return mixed_1NHD[0]
-
-
-def takes_flash(dtype: torch.dtype, width: int) -> bool:
-    """Whether `attend_packed` uses FlashAttention on a GPU for heads of this dtype and width."""
-    is_half = dtype in (torch.bfloat16, torch.float16)
-    return is_half and width <= _MAX_FLASH_WIDTH and width % 8 == 0 and _find_flash_attention() is not None
 
 
 @cache
@@ -134,14 +135,40 @@ def _repeat_heads(
     return key_MKD.repeat_interleave(group, 1), value_MKD.repeat_interleave(group, 1)
 
 
+def attend_padded(
+    query_NHD: torch.Tensor,
+    key_MKD: torch.Tensor,
+    value_MKD: torch.Tensor,
+    segments: SegmentLengths,
+    scale: float,
+    *limits: Any,
+) -> torch.Tensor:
+    """The same as `attend_packed`, over sequences that are padded to a table."""
+    window, softcap, sinks_H = limits
+    count_B1, length_B1 = (starts.diff()[:, None] for starts in (segments.query_starts, segments.key_starts))
+    place_1Q, place_1L = (
+        torch.arange(max(lengths), device=query_NHD.device)[None]
+        for lengths in (segments.query_lengths, segments.key_lengths)
+    )
+    query_BQHD = query_NHD[segments.query_starts[:-1, None] + place_1Q.minimum(count_B1 - 1)]
+    rows_BL = segments.key_starts[:-1, None] + place_1L.minimum(length_B1 - 1)
+    key_BLHD, value_BLHD = (x[rows_BL] for x in _repeat_heads(query_NHD, key_MKD, value_MKD))
+    mask_BQL = _see(place_1Q + length_B1 - count_B1, place_1L, window)
+    tables = (x.transpose(1, 2) for x in (query_BQHD, key_BLHD, value_BLHD))
+    sinks_HQ = None if sinks_H is None else sinks_H[:, None].expand(-1, place_1Q.shape[1])
+    mixed_BHQD = attend(*tables, mask_BQL[:, None], scale, softcap, sinks_HQ)
+    return mixed_BHQD.transpose(1, 2)[place_1Q < count_B1]
+
+
 def _attend_in_turn(
     query_NHD: torch.Tensor,
     key_MKD: torch.Tensor,
     value_MKD: torch.Tensor,
     segments: SegmentLengths,
     scale: float,
-    window: int,
+    *limits: Any,
 ) -> torch.Tensor:
+    window, softcap, sinks_H = limits
     keys, values = (
         torch.split(x.transpose(0, 1), segments.key_lengths, 1) for x in _repeat_heads(query_NHD, key_MKD, value_MKD)
     )
@@ -149,13 +176,16 @@ def _attend_in_turn(
     for query_HQD, key_HLD, value_HLD in zip(
         torch.split(query_NHD.transpose(0, 1), segments.query_lengths, 1), keys, values, strict=True
     ):
-        queries, length = query_HQD.shape[1], key_HLD.shape[1]
-        mask_QL = torch.ones(queries, length, dtype=torch.bool, device=query_NHD.device).tril(length - queries)
-        if window:
-            mask_QL = mask_QL.triu(length - queries - window + 1)
-        mixed.append(
-            scaled_dot_product_attention(
-                query_HQD[None], key_HLD[None], value_HLD[None], attn_mask=mask_QL, scale=scale
-            )[0]
-        )
+        count, length = query_HQD.shape[1], key_HLD.shape[1]
+        place_1L = torch.arange(length)[None]
+        mask_QL = None if count == 1 and not window else _see(place_1L[:, length - count :], place_1L, window)[0]
+        sinks_HQ = None if sinks_H is None else sinks_H[:, None].expand(-1, count)
+        tables = query_HQD[None], key_HLD[None], value_HLD[None]
+        mixed.append(attend(*tables, mask_QL, scale, softcap, sinks_HQ)[0])
     return torch.cat(mixed, 1).transpose(0, 1)
+
+
+def _see(queries_BQ: torch.Tensor, keys_BL: torch.Tensor, window: int) -> torch.Tensor:
+    """Whether queries at some positions attend to keys at others."""
+    distance_BQL = queries_BQ[:, :, None] - keys_BL[:, None]
+    return (distance_BQL >= 0) & (distance_BQL < window) if window else distance_BQL >= 0
