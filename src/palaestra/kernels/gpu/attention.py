@@ -169,20 +169,21 @@ def _attend_in_turn(
     *limits: Any,
 ) -> torch.Tensor:
     window, softcap, sinks_H = limits
-    keys, values = (
-        torch.split(x.transpose(0, 1), segments.key_lengths, 1) for x in _repeat_heads(query_NHD, key_MKD, value_MKD)
-    )
+    (total, heads, width), shared = query_NHD.shape, key_MKD.shape[1]
+    # Query heads that share keys are computed as one head with several queries.
+    queries = torch.split(query_NHD.view(total, shared, -1, width).permute(1, 2, 0, 3), segments.query_lengths, 2)
+    keys, values = (torch.split(x.transpose(0, 1), segments.key_lengths, 1) for x in (key_MKD, value_MKD))
     mixed = []
-    for query_HQD, key_HLD, value_HLD in zip(
-        torch.split(query_NHD.transpose(0, 1), segments.query_lengths, 1), keys, values, strict=True
-    ):
-        count, length = query_HQD.shape[1], key_HLD.shape[1]
+    for query_KGQD, key_KLD, value_KLD in zip(queries, keys, values, strict=True):
+        count, length = query_KGQD.shape[2], key_KLD.shape[1]
         place_1L = torch.arange(length)[None]
         mask_QL = None if count == 1 and not window else _see(place_1L[:, length - count :], place_1L, window)[0]
-        sinks_HQ = None if sinks_H is None else sinks_H[:, None].expand(-1, count)
-        tables = query_HQD[None], key_HLD[None], value_HLD[None]
-        mixed.append(attend(*tables, mask_QL, scale, softcap, sinks_HQ)[0])
-    return torch.cat(mixed, 1).transpose(0, 1)
+        if mask_QL is not None and heads > shared:
+            mask_QL = mask_QL.repeat(heads // shared, 1)
+        sinks_KQ = None if sinks_H is None else sinks_H.view(shared, -1).repeat_interleave(count, 1)
+        tables = query_KGQD.reshape(1, shared, -1, width), key_KLD[None], value_KLD[None]
+        mixed.append(attend(*tables, mask_QL, scale, softcap, sinks_KQ)[0].view(shared, -1, count, width))
+    return torch.cat(mixed, 2).permute(2, 0, 1, 3).reshape(total, heads, width)
 
 
 def _see(queries_BQ: torch.Tensor, keys_BL: torch.Tensor, window: int) -> torch.Tensor:
