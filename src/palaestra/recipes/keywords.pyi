@@ -151,6 +151,7 @@ class TrainKeywords(TypedDict, total=False):
     engine_kwargs: Mapping[str, Any]
     plugins: Sequence[str]
     env: object
+    environments: tuple[Mapping[str, Any], ...]
     env_kwargs: Mapping[str, Any]
     task: object
     task_kwargs: Mapping[str, Any]

@@ -38,10 +38,15 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     env: str = setting(
         "palaestra/CoT-v0",
         "Environment: a Gymnasium id, see `palaestra list environments`, or FILE.py:CLASS. In Python also a class, a "
-        "function that makes one, or an instance.",
+        "function that makes one, or an instance. Several environments share a language model: repeat the option, with "
+        "options behind the id, for example ID,weight=2,max_tokens=16; in Python a list, or ids with weights.",
         panel="Task",
         usual=True,
         names="environments",
+        repeated=True,
+    )
+    environments: tuple[Mapping[str, Any], ...] = field(
+        default=(), metadata={"help": "Each environment of a run with several, with its options.", "option": False}
     )
     env_kwargs: Mapping[str, Any] = setting({}, "Options of the environment.", panel="Task")
     task: str = setting(
