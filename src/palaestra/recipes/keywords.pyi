@@ -180,6 +180,7 @@ class TrainKeywords(TypedDict, total=False):
     agent_start: Literal["spawn", "fork"]
     override_sampling: bool
     normalize_observations: bool | None
+    normalize_rewards: bool
     scale_actions: bool | None
     activation: Literal["relu", "tanh"] | None
     reward_scale: float | None
@@ -205,7 +206,7 @@ class TrainKeywords(TypedDict, total=False):
     kl_coef: float | None
     max_grad_norm: float
     weight_decay: float
-    anneal_lr: bool
+    lr_schedule: Literal["constant", "linear", "cosine"]
     critic_learning_rate: float
     n_epochs: int
     batch_size: int | None

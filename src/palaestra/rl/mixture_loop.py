@@ -54,8 +54,10 @@ class MixtureLoop(TokenLoop):
         self.played = [0] * len(loops)
         """The number of groups that each environment has played."""
         first = next(iter(loops.values()))
-        names = {"engine_name": first.engine_name, "tokenizer": first.tokenizer}
-        super().__init__(replace(config, curriculum=UNIFORM), None, policy, algorithm, reference, **names)
+        common = replace(config, curriculum=UNIFORM)
+        super().__init__(
+            common, None, policy, algorithm, reference, None, engine_name=first.engine_name, tokenizer=first.tokenizer
+        )
         if config.curriculum != UNIFORM:
             kind: type[Curriculum] = CURRICULA.get(config.curriculum)
             self.curriculum = kind(list(loops), self.seeds.derive("curriculum"))
@@ -128,7 +130,8 @@ class MixtureLoop(TokenLoop):
             key, scale = ("test_accuracy", 100.0) if loop.stores_attempts else ("test_reward", 1.0)
             count = int(values.get("test_count", 0))
             if key in values:
-                mean = Mean(*(values[f"{key}{end}"] / scale for end in ("", "_low", "_high")), count)
+                value, low, high = (values[f"{key}{end}"] / scale for end in ("", "_low", "_high"))
+                mean = Mean(value, low, high, count)
                 means.append(mean)
                 ends = {"": mean.value, "_low": mean.low, "_high": mean.high}
                 metrics |= {f"test_reward/{name}{end}": value for end, value in ends.items()}

@@ -407,6 +407,8 @@ def _build_control_policy(
             )
     except EnvError as error:
         raise EnvError(f"policy '{settings.policy}' does not fit {settings.env}: {error}") from None
+    if settings.normalize_rewards:
+        policy.register_buffer("return_moments", torch.tensor([1e-4, 0.0, 1.0], dtype=torch.float64))
     return policy.to(settings.device or _choose_control_device(str(settings.policy)))
 
 

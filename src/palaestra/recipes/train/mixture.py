@@ -30,8 +30,7 @@ def read_environments(value: object, options: Mapping[str, Any]) -> list[Json]:
     if isinstance(value, Mapping):
         entries = [_read_environment(env) | {"weight": weight} for env, weight in value.items()]
     else:
-        several = isinstance(value, list | tuple)
-        entries = [_read_environment(env) for env in (value if several else [value])]  # type: ignore[union-attr]
+        entries = [_read_environment(env) for env in (value if isinstance(value, list | tuple) else [value])]
     require(bool(entries), "setting 'env': expected at least one environment")
     if len(entries) == 1:
         require("weight" not in entries[0], "setting 'env': a weight has no effect on a single environment")

@@ -290,10 +290,10 @@ def _check_curriculum(settings: TrainSettings) -> None:
 
 def _choose_control_policy(settings: TrainSettings) -> Literal["mlp", "cnn", "set", "plan"]:
     from palaestra.envs.factory import get_single_spaces
-    from palaestra.rl.policies.convolutional import is_image_space
+    from palaestra.rl.policies.convolutional import has_images
     from palaestra.rl.policies.sets import is_set_space
 
     spaces = get_single_spaces(settings.env, settings.env_kwargs)
     if is_set_space(*spaces):
         return "plan" if settings.algorithm == "cem" and settings.env == "palaestra/Lesson-v0" else "set"
-    return "cnn" if is_image_space(spaces[0]) else "mlp"
+    return "cnn" if has_images(spaces[0]) else "mlp"

@@ -197,6 +197,12 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
         panel="Model",
         policies=("mlp", "transformer"),
     )
+    normalize_rewards: bool = setting(
+        False,
+        "Divide training rewards by the running standard deviation of the discounted returns; reported returns are not scaled.",
+        panel="Agent",
+        policies=CLASSIC,
+    )
     scale_actions: bool | None = setting(
         None,
         "Scale continuous actions to the bounds of their space: the outputs -1 and 1 of the policy are the bounds.",
