@@ -174,6 +174,8 @@ class TrainKeywords(TypedDict, total=False):
     max_staleness: int
     importance_clip_max: float
     temperature: float
+    top_p: float
+    top_k: int
     max_tokens: int | None
     agent: str
     agent_timeout: float

@@ -172,7 +172,10 @@ def collect_responses(
         acting = np.flatnonzero(active)
         places = acting, age[acting]
         logprobs[places], entropies[places] = chosen[acting], entropy[acting]
-        if mask is not None:
+        if policy.kept is not None:
+            for slot in acting.tolist():
+                legal[slot].append(policy.kept[slot])
+        elif mask is not None:
             for slot in acting.tolist():
                 allowed = np.flatnonzero(mask[slot])
                 legal[slot].append(None if len(allowed) == mask.shape[1] else allowed)

@@ -338,6 +338,8 @@ def _build_policy(
         settings.microbatch_size,
         settings.gradient_checkpointing,
         seeds,
+        settings.top_p,
+        settings.top_k,
     )
 
 

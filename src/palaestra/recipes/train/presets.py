@@ -215,6 +215,10 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
         language or not settings.uses_workers,
         f"settings 'executor' and 'max_staleness' are for language models; {settings.env} runs in this process",
     )
+    require(
+        rollout == "step" or (settings.top_p == 1.0 and settings.top_k == 0),
+        "settings 'top_p' and 'top_k': expected rollout step; an engine does not return the tokens that it kept",
+    )
     algorithm = settings.algorithm or ("grpo" if language else "ppo")
     ALGORITHMS.check(algorithm)
     preset, hyperparameters = find_preset(kind, policy, settings.env, algorithm)

@@ -159,6 +159,18 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     temperature: float = setting(
         1.0, "Sampling temperature during training.", above=0, panel="Sampling", policies=LANGUAGE
     )
+    top_p: float = setting(
+        1.0,
+        "Sample from the most likely tokens with this total probability. Their sets are recorded, and learning uses the same "
+        "distribution; for rollouts without an engine.",
+        above=0,
+        high=1,
+        panel="Sampling",
+        policies=LANGUAGE,
+    )
+    top_k: int = setting(
+        0, "Sample from so many most likely tokens, as top_p; 0: all.", low=0, panel="Sampling", policies=LANGUAGE
+    )
     max_tokens: int | None = setting(
         None,
         "Maximum tokens of a response; at the turn scale, of a message.",

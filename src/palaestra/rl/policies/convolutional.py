@@ -131,15 +131,15 @@ class MixedNetwork(nn.Module):
         self.networks = nn.ModuleDict(
             {str(k): ImageNetwork(part) for k, part in enumerate(self.parts) if is_image_space(part)}
         )
-        self.outputs = sum(
-            self.networks[str(k)].outputs if str(k) in self.networks else width for k, width in enumerate(self.widths)
-        )
+        images = [image.outputs for image in self.networks.values() if isinstance(image, ImageNetwork)]
+        rest = [width for k, width in enumerate(self.widths) if str(k) not in self.networks]
+        self.outputs = sum(images) + sum(rest)
 
     def forward(self, rows_NF: torch.Tensor) -> torch.Tensor:
         hidden = []
-        for k, (part, values_NF) in enumerate(zip(self.parts, rows_NF.split(self.widths, -1), strict=True)):
+        for k, (part, values_NF) in enumerate(zip(self.parts, torch.split(rows_NF, self.widths, -1), strict=True)):
             is_image = str(k) in self.networks
-            hidden.append(self.networks[str(k)](values_NF.unflatten(-1, part.shape or ())) if is_image else values_NF)
+            hidden.append(self.networks[str(k)](values_NF.view(-1, *(part.shape or ()))) if is_image else values_NF)
         return torch.cat(hidden, -1)
 
 
