@@ -154,7 +154,7 @@ def attend_padded(
     rows_BL = segments.key_starts[:-1, None] + place_1L.minimum(length_B1 - 1)
     key_BLHD, value_BLHD = (x[rows_BL] for x in _repeat_heads(query_NHD, key_MKD, value_MKD))
     mask_BQL = _see(place_1Q + length_B1 - count_B1, place_1L, window)
-    tables = (x.transpose(1, 2) for x in (query_BQHD, key_BLHD, value_BLHD))
+    tables = query_BQHD.transpose(1, 2), key_BLHD.transpose(1, 2), value_BLHD.transpose(1, 2)
     sinks_HQ = None if sinks_H is None else sinks_H[:, None].expand(-1, place_1Q.shape[1])
     mixed_BHQD = attend(*tables, mask_BQL[:, None], scale, softcap, sinks_HQ)
     return mixed_BHQD.transpose(1, 2)[place_1Q < count_B1]
