@@ -45,6 +45,24 @@ def play_chat(stream: bool) -> None:
     play(answer)
 
 
+def play_litellm(stream: bool) -> None:
+    import litellm
+
+    history = [{"role": "system", "content": SYSTEM}]
+
+    def answer(messages: list[Any], tools: list[Any]) -> Any:
+        history.extend(messages)
+        options = {"model": f"openai/{MODEL}", "messages": history} | ({"tools": tools} if tools else {})
+        response = litellm.completion(stream=stream, **options)
+        response = litellm.stream_chunk_builder(list(response)) if stream else response
+        message = response.choices[0].message
+        calls = [to_call(c.function.name, c.function.arguments, c.id) for c in message.tool_calls or ()]
+        history.append({"role": "assistant", "content": message.content} | ({"tool_calls": calls} if calls else {}))
+        return history[-1]
+
+    play(answer)
+
+
 def play_messages(stream: bool) -> None:
     from anthropic import Anthropic
 
@@ -114,6 +132,7 @@ def play_responses(stream: bool, chained: bool) -> None:
 
 PLAYERS: dict[str, Callable[[bool], None]] = {
     "chat": play_chat,
+    "litellm": play_litellm,
     "messages": play_messages,
     "responses": lambda stream: play_responses(stream, chained=False),
     "chained-responses": lambda stream: play_responses(stream, chained=True),
