@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from http_agent import call
@@ -54,12 +55,18 @@ def run_langgraph(question: str) -> Any:
     return agent.invoke({"messages": [("user", question)]})["messages"][-1].content
 
 
-def run_langchain(question: str) -> Any:
+def run_langchain(question: str, *options: str) -> Any:
+    """With the option `summary`, it replaces all but the last two messages by a summary as soon as there are four."""
     from langchain.agents import create_agent
+    from langchain.agents.middleware import SummarizationMiddleware
     from langchain_openai import ChatOpenAI
+    from langgraph.errors import GraphRecursionError
 
-    agent = create_agent(ChatOpenAI(model=MODEL), [guess], system_prompt=SYSTEM)
-    return agent.invoke({"messages": [("user", question)]})["messages"][-1].content
+    model = ChatOpenAI(model=MODEL)
+    summary = SummarizationMiddleware(model, trigger=("messages", 4), keep=("messages", 2))
+    agent = create_agent(model, [guess], system_prompt=SYSTEM, middleware=[summary] if options else [])
+    with suppress(GraphRecursionError):
+        return agent.invoke({"messages": [("user", question)]})["messages"][-1].content
 
 
 def run_pydantic_ai(question: str) -> Any:

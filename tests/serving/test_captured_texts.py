@@ -7,15 +7,13 @@ from typing import Any
 
 import openai
 import pytest
+from captured_tokens import list_answers, measure_drift
 
 from palaestra.core.seeding import Seeds
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.envs.turn.games import GuessEnv
 from palaestra.envs.turn.player import TurnEpisodePlayer
 from palaestra.models.registry import LoadedModel
-from palaestra.rl.agent_loop import make_captured_rollout, to_episodes
-from palaestra.rl.policies.language_model import LanguageModelPolicy
-from palaestra.rl.turns import TurnEpisode
 from palaestra.serving.capture import CaptureSession
 from palaestra.serving.gateway import CaptureServer, ServerThread
 
@@ -36,17 +34,8 @@ def connect(thread: ServerThread, session: CaptureSession) -> openai.OpenAI:
 
 def check_tokens(nano: LoadedModel, session: CaptureSession, sampled: list[list[int]]) -> None:
     """Every sampled token is learned from once, with the log-prob of a forward pass."""
-    sequences = session.build_sequences()
-    learned = [
-        [sequence.ids[k] for k in sequence.chosen[start:end]]
-        for sequence in sequences
-        for start, end in zip([0, *sequence.ends], sequence.ends, strict=False)
-    ]
-    assert sorted(learned) == sorted(sampled)
-    rollout = make_captured_rollout(to_episodes(TurnEpisode(0, 0, 0), sequences, 1.0), 1 << 10, 0)
-    difference_BT = LanguageModelPolicy(nano.weights).logprobs_BT(rollout) - rollout.logprobs_BT
-    assert float(difference_BT[rollout.mask_BT].abs().max()) < 1e-5
-    assert int(rollout.mask_BT.sum()) == sum(map(len, sampled))
+    assert list_answers(session) == sorted(sampled)
+    assert measure_drift(nano.weights, session) < 1e-5
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -35,6 +35,9 @@ _ALTERNATIVES = {
     "presence_penalty": "tokens are not penalized; use temperature, top_p or top_k",
     "frequency_penalty": "tokens are not penalized; use temperature, top_p or top_k",
     "top_logprobs": "only the log-prob of the sampled token is known; use logprobs",
+    "thinking.type": "a budget of thinking tokens is not kept; use adaptive or disabled",
+    "output_config.effort": "the policy has no levels of effort; use high or leave it out",
+    "reasoning.effort": "the policy has no levels of effort; use none or leave it out",
     "functions": "functions are not supported; use tools",
     "function_call": "functions are not supported; use tool_choice",
 }

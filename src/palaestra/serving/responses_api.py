@@ -5,13 +5,19 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from palaestra.core.records import Completion, Json, Request
 from palaestra.serving.request_bodies import ChatBody, RequestError, StrictBody, convert_body
 from palaestra.serving.writers import AnswerWriter, describe_error, to_event
+
+
+def _check_kind(kind: str) -> str:
+    if kind != "function":
+        raise ValueError(f"tools of the kind {kind[:100]} are not offered; offer functions and disable the others in the agent")
+    return kind
 
 
 class NamedChoice(StrictBody):
@@ -20,7 +26,7 @@ class NamedChoice(StrictBody):
 
 
 class FunctionTool(StrictBody):
-    type: Literal["function"]
+    type: Annotated[str, AfterValidator(_check_kind)]
     name: str
     description: str | None = None
     parameters: Json | None = None
@@ -31,9 +37,16 @@ class TextOptions(StrictBody):
     format: Json | None = None
 
 
+class Reasoning(StrictBody):
+    """No summary of the reasoning is written: what the model samples is the answer."""
+
+    effort: Literal["none"] | None = None
+    summary: str | None = None
+
+
 class ResponsesBody(StrictBody):
-    """A request for a response. `include`, `metadata` and the keys of caches have no effect, because they cannot change an
-    answer."""
+    """A request for a response. `include`, `metadata`, `client_metadata` and the keys of caches have no effect, because they
+    cannot change an answer."""
 
     model: str | None = None
     input: str | list[Json] = ""
@@ -52,7 +65,9 @@ class ResponsesBody(StrictBody):
     background: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None
     include: list[str] | None = None
+    reasoning: Reasoning | None = None
     metadata: Json | None = None
+    client_metadata: Json | None = None
     user: str | None = None
     prompt_cache_key: str | None = None
 
