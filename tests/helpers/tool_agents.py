@@ -79,7 +79,7 @@ def run_pydantic_ai(question: str) -> Any:
 def run_dspy(question: str) -> Any:
     import dspy
 
-    dspy.configure(lm=dspy.LM(f"openai/{MODEL}", api_base=os.environ["OPENAI_BASE_URL"], cache=False, temperature=1.0))
+    dspy.configure(lm=dspy.LM(f"openai/{MODEL}", api_base=os.environ["OPENAI_BASE_URL"], cache=False))
     return dspy.ReAct("question -> answer", tools=[guess], max_iters=5)(question=question).answer
 
 

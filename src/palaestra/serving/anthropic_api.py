@@ -66,7 +66,7 @@ class ClearedThinking(StrictBody):
 
 
 class ContextManagement(StrictBody):
-    edits: list[ClearedThinking] = []
+    edits: list[ClearedThinking] | None = None
 
 
 class OutputConfig(StrictBody):

@@ -16,7 +16,9 @@ from palaestra.serving.writers import AnswerWriter, describe_error, to_event
 
 def _check_kind(kind: str) -> str:
     if kind != "function":
-        raise ValueError(f"tools of the kind {kind[:100]} are not offered; offer functions and disable the others in the agent")
+        raise ValueError(
+            f"tools of the kind {kind[:100]} are not offered; offer functions and disable the others in the agent"
+        )
     return kind
 
 
