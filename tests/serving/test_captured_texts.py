@@ -92,6 +92,7 @@ def test_prompts_of_a_call_and_edited_texts_are_branches(thread: ServerThread, n
         ({"logit_bias": {"1": 5}}, "use temperature, top_p or top_k"),
         ({"temperature": 0}, "a greedy answer is not a sample"),
         ({"prompt": [5, 10**6]}, "token ids from 0"),
+        ({"prompt": ["3", ""]}, "the prompt is empty"),
         ({"prompt": ["3", "4"], "stream": True}, "expected one prompt for a stream"),
     ],
 )

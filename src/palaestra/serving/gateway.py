@@ -261,7 +261,8 @@ class CaptureServer(OpenAIServer):
         body = await self._read(http, TextBody)
         self._check_sampling(body)
         session = await self._step_in_thread(self._get_session, http)
-        pendings = await self._encode(self._prepare_texts, session, body)
+        encoded = await self._encode(self._encode_texts, session, body)
+        pendings = [self._prepare(session, body, body.max_tokens or 16, *parts) for parts in encoded]
 
         def to_choice(index: int, answer: Completion) -> Json:
             self._check_completion(answer)
@@ -275,15 +276,18 @@ class CaptureServer(OpenAIServer):
 
         return await self._answer_texts(http, body, [pending.request for pending in pendings], to_choice)
 
-    def _prepare_texts(self, session: CaptureSession, body: TextBody) -> list[_PendingCall]:
+    def _encode_texts(
+        self, session: CaptureSession, body: TextBody
+    ) -> list[tuple[CapturedCall | None, tuple[Message, ...], tuple[int, ...]]]:
+        """The continued call, messages and ids of each prompt."""
         self._check_prompts(body)
-        encoder, pendings = self._get_encoder(""), []
         for prompt in body.prompts:
             if not isinstance(prompt, str):
                 self._check_ids(prompt)
-            parent, messages, ids = session.encode_text(encoder, prompt)
-            pendings.append(self._prepare(session, body, body.max_tokens or 16, parent, messages, self._check_ids(ids)))
-        return pendings
+        encoded = [session.encode_text(self._get_encoder(""), prompt) for prompt in body.prompts]
+        if not all(ids for _, _, ids in encoded):
+            raise RequestError("the prompt is empty")
+        return encoded
 
     def _prepare(
         self,
