@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -114,6 +115,8 @@ def test_coding_agents_play_an_episode_with_exact_tokens(wide: LoadedModel, tmp_
 
     def run(variables: dict[str, str]) -> str:
         words, more = write_command(agent, tmp_path, PYTHON, variables)
+        if shutil.which(words[0], path=more["PATH"]) is None:
+            pytest.skip(f"{words[0]} is not installed")
         return play(variables | more, *words, folder=tmp_path)
 
     check_episode(wide, texts, [submit if agent == "mini-swe-agent" else "done"], [3], run)
