@@ -85,6 +85,13 @@ def test_defaults_of_claude_code_change_nothing(thread: ServerThread) -> None:
         (400, "invalid_request_error", "image", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}),
         (400, "invalid_request_error", "offered tools", {"tool_choice": {"type": "any"}}),
         (400, "invalid_request_error", "use adaptive", {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        (400, "invalid_request_error", "send all of them", {"tools": [TOOL | {"defer_loading": True}]}),
+        (
+            400,
+            "invalid_request_error",
+            "offer functions",
+            {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        ),
         (400, "invalid_request_error", "use high", {"output_config": {"effort": "low"}}),
         (404, "not_found_error", "/v1/messages", {"path": "messages/batches"}),
     ],

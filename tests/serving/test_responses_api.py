@@ -87,7 +87,7 @@ def test_stream_has_the_events_of_each_item(client: openai.OpenAI) -> None:
         ({"input": [{"type": "item_reference", "id": "a"}]}, "item_reference"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input_image"),
         ({"input": "7?", "previous_response_id": "resp_0"}, "this session has no response"),
-        ({"input": "7?", "tools": [{"type": "web_search"}]}, "tools of the kind web_search are not offered"),
+        ({"input": "7?", "tools": [{"type": "web_search"}]}, "offer functions, and disable the others"),
         ({"input": "7?", "tool_choice": "required"}, "offered tools"),
         ({"input": "7?", "reasoning": {"effort": "high"}}, "use none or leave it out"),
         ({"input": "7?", "temperature": 0}, "temperature"),

@@ -35,6 +35,8 @@ _ALTERNATIVES = {
     "presence_penalty": "tokens are not penalized; use temperature, top_p or top_k",
     "frequency_penalty": "tokens are not penalized; use temperature, top_p or top_k",
     "top_logprobs": "only the log-prob of the sampled token is known; use logprobs",
+    "tools.type": "tools of the server are not offered; offer functions, and disable the others in the agent",
+    "tools.defer_loading": "tools are not searched; send all of them",
     "thinking.type": "a budget of thinking tokens is not kept; use adaptive or disabled",
     "output_config.effort": "the policy has no levels of effort; use high or leave it out",
     "reasoning.effort": "the policy has no levels of effort; use none or leave it out",
@@ -306,5 +308,6 @@ def _describe(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"]))[:200] or "body"
     reason = "this parameter is not supported" if first["type"] == "extra_forbidden" else first["msg"]
-    reason = _ALTERNATIVES.get(place, reason.removeprefix("Value error, "))
+    name = ".".join(part for part in first["loc"] if isinstance(part, str))
+    reason = _ALTERNATIVES.get(name, reason.removeprefix("Value error, "))
     return f"{place}: {reason}"

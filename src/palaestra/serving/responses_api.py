@@ -5,21 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from palaestra.core.records import Completion, Json, Request
 from palaestra.serving.request_bodies import ChatBody, RequestError, StrictBody, convert_body
 from palaestra.serving.writers import AnswerWriter, describe_error, to_event
-
-
-def _check_kind(kind: str) -> str:
-    if kind != "function":
-        raise ValueError(
-            f"tools of the kind {kind[:100]} are not offered; offer functions and disable the others in the agent"
-        )
-    return kind
 
 
 class NamedChoice(StrictBody):
@@ -28,7 +20,7 @@ class NamedChoice(StrictBody):
 
 
 class FunctionTool(StrictBody):
-    type: Annotated[str, AfterValidator(_check_kind)]
+    type: Literal["function"]
     name: str
     description: str | None = None
     parameters: Json | None = None
