@@ -30,6 +30,7 @@ CONTEXT = 100_000
 class Script:
     """A policy that samples given ids, and keeps every context that it was asked to continue."""
 
+    kept = None
     has_cache = False  # So that every message starts from the whole context, and every choice counts.
     context = CONTEXT
 

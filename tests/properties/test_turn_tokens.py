@@ -31,7 +31,7 @@ CONTEXT = 160
 class Dice:
     """A policy that chooses by its random number alone, so that a test knows what it must have chosen."""
 
-    has_cache = True
+    has_cache, kept = True, None
 
     def __init__(self, vocabulary: int, context: int, end: int, ending: float) -> None:
         self.vocabulary, self.context, self.end, self.ending = vocabulary, context, end, ending
