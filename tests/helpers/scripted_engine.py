@@ -60,6 +60,6 @@ def make_wide_model(nano: LoadedModel) -> LoadedModel:
         num_hidden_layers=1,
         num_attention_heads=1,
         max_position_embeddings=1 << 17,
-        initializer_range=0.5,
+        initializer_range=0.3,
     )
     return replace(nano, weights=LlamaForCausalLM(config).eval())
