@@ -11,7 +11,7 @@ from typing import Any
 import chat_server
 import processes
 import pytest
-from tests.helpers.check_table import PAGE, write_tables
+from tests.helpers.check_table import DISEASE_PAGE, PAGE, write_tables
 
 from palaestra.runs.run import Run
 
@@ -84,9 +84,9 @@ def test_the_tutorial_of_inspect_runs_as_printed(
         assert (run.summary["after"], run.summary["problems"]) == (100.0, rows)
 
 
-def test_the_tables_of_checks_are_those_of_the_registry() -> None:
-    page = PAGE.read_text()
-    assert write_tables(page) == page, "run: python -m tests.helpers.check_table"
+@pytest.mark.parametrize("page", [PAGE, DISEASE_PAGE], ids=["checks", "diseases"])
+def test_the_tables_are_those_of_the_registry(page: Path) -> None:
+    assert write_tables(page) == page.read_text(), "run: python -m tests.helpers.check_table"
 
 
 def test_the_first_of_the_checks_finds_what_is_printed(tmp_path: Path) -> None:
