@@ -38,7 +38,7 @@ def test_every_kind_of_sandbox_is_known_by_name() -> None:
 
 def test_without_linux_the_error_names_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("os.pidfd_open")
-    with pytest.raises(SandboxError, match="needs Linux; .* WSL"):
+    with pytest.raises(SandboxError, match=r"needs Linux; .* WSL"):
         make_sandbox("docker")
 
 
