@@ -160,11 +160,11 @@ def convert_output(output: Any, name: str) -> tuple[str, dict[str, bytes]]:
         return _fence(output.text), {}
     data = output.data
     if "image/png" in data:
-        return f"![{data.get('text/plain', 'figure')}]({name}.png)", {
+        return f"![{data.get('text/plain') or 'Figure'}]({name}.png)", {
             f"{name}.png": base64.b64decode(data["image/png"])
         }
     if "image/svg+xml" in data:
-        return f"![{data.get('text/plain', 'figure')}]({name}.svg)", {f"{name}.svg": data["image/svg+xml"].encode()}
+        return f"![{data.get('text/plain') or 'Figure'}]({name}.svg)", {f"{name}.svg": data["image/svg+xml"].encode()}
     if "text/html" in data:
         return f'<div class="output">{data["text/html"]}</div>', {}
     return _fence(data["text/plain"]), {}
