@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "palaestra"
 OUTSIDE = {
     "CHANGELOG.md": "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md": "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "SECURITY.md": "SECURITY.md",
     "benchmarks/README.md": "benchmarks.md",
