@@ -28,8 +28,8 @@ def shrink_train(given):
     if str(given.get("env")).startswith("CartPole"):
         return {"iterations": 1}
     groups = {"group_size": 4} if given.get("algorithm", "grpo") == "grpo" else {}
-    size = {"episodes": 8, "num_envs": 8, "evaluation": 4, "max_tokens": 8}
-    return {"iterations": min(2, given.get("iterations", 1)), **size, **groups}
+    size = {"episodes": 8, "num_envs": 8, "evaluation": 4, "max_tokens": 8, **groups}
+    return {"iterations": min(2, given.get("iterations", 1)), **{k: v for k, v in size.items() if k not in given}}
 
 
 shrink("train", shrink_train)
@@ -61,12 +61,13 @@ SKIPPED = {
     "docs/gateway.md": ("client = OpenAI()",),  # a part of examples/agents/guess.py
     "docs/mlgym.md": ("LLMCollector",),  # examples/torchrl_research.py
     "docs/scaling.md": ("open_executor",),
-    "docs/services.md": ("from openai import OpenAI",),
+    "docs/services.md": ("from openai import OpenAI", "open_cached"),
 }
 """Texts of blocks that need what is not here, or that another test runs, by page."""
 CHANGES = {
     "README.md": {"reward=my_function": "reward=lambda completion, answer: float(answer in completion)"},
     "docs/commands.md": {'resume("runs/my-run")': 'train(env="palaestra/CoT-v0", out="runs/my-run")\nresume("runs/my-run")'},
+    "docs/lesson.md": {"num_envs=16": 'num_envs=2, skills=["clock", "units"], lesson_size=8, validation=4'},
     "docs/elsewhere.md": {"max_steps=60": "max_steps=1", "batch_size=64": "batch_size=8", "range(10_000, 10_128)": "range(8)"},
 }  # fmt: skip
 """What is replaced in the blocks of a page."""
