@@ -35,7 +35,7 @@ gymnasium.register(
 
 # The same for both, so that what they see is all that differs. Window: how many observations the transformer reads.
 MEMORY: dict[str, Any] = {
-    "num_envs": 32, "n_steps": 64, "iterations": 160, "gamma": 0.98, "gae_lambda": 0.9, "n_epochs": 6, "anneal_lr": True, "layers": 1,
+    "num_envs": 32, "n_steps": 64, "iterations": 160, "gamma": 0.98, "gae_lambda": 0.9, "n_epochs": 6, "lr_schedule": "linear", "layers": 1,
     "window": 4,
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {

@@ -17,17 +17,21 @@ os.environ.setdefault("PALAESTRA_RESEARCH_SEED", "0")  # The same hidden problem
 # The runs of the tests are not the user's own.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="palaestra-state-")
 
+from typing import Any
+
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from palaestra.models.registry import LoadedModel
 
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 gc.disable()  # Until all tests are collected: more than a million objects that live to the end.
-collect_ignore = ["helpers/own_code.py", "helpers/user_plugin.py"]  # They register classes when they are imported.
-# The same examples in every run; HYPOTHESIS_PROFILE=search looks for new ones.
-settings.register_profile("repeat", derandomize=True)
-settings.register_profile("search", print_blob=True)
+# Two register classes when they are imported; the third is run with packages of another environment.
+collect_ignore = ["helpers/own_code.py", "helpers/user_plugin.py", "helpers/otel_client.py"]
+# The same examples in every run; HYPOTHESIS_PROFILE=search looks for new ones. Times depend on what else the machine does.
+UNTIMED: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeat", derandomize=True, **UNTIMED)
+settings.register_profile("search", print_blob=True, **UNTIMED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 

@@ -218,8 +218,8 @@ def test_train_leaves_a_run_with_summary_report_and_policy(train_run: Path) -> N
         (["train", "--env-option", "task=nonsense"], "task 'nonsense'"),
         (["train", "--algorithm", "ppo", "--gamma", "1.5"], "'gamma': expected 0 to 1; got 1.5"),
         (
-            ["train", "--algorithm", "grpo", "--gamma", "1"],
-            "'gamma' is for ppo and reinforce",
+            ["train", "--algorithm", "grpo", "--gae-lambda", "1"],
+            "'gae_lambda' is for ppo",
         ),
         (["train", "--learning-rate", "inf"], "'learning_rate': expected a finite number; got inf"),
         (["teach", "--learning-rate", "nan"], "'learning_rate': expected a finite number; got nan"),

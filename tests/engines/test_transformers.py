@@ -19,7 +19,8 @@ from palaestra.core.records import (
     StopReason,
     TextPart,
 )
-from palaestra.engines.transformers import TransformersEngine, filter_logits
+from palaestra.engines.transformers import TransformersEngine
+from palaestra.kernels.operations import filter_logits
 from palaestra.models.registry import LoadedModel
 from palaestra.tasks.math.task import MathSkills
 

@@ -21,6 +21,7 @@ def read_table(folder: Path) -> list[list[str]]:
     return [line.split(",")[:-1] for line in (folder / "table.csv").read_text().splitlines()]
 
 
+@pytest.mark.backends
 def test_a_bench_survives_a_killed_node(tmp_path: Path, two_nodes: Any) -> None:
     notices: list[str] = []
 

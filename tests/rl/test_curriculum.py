@@ -115,6 +115,7 @@ def test_training_stores_the_difficulty(tmp_path: Path) -> None:
     assert sum(value for name, value in row.items() if name.startswith("groups/")) == pytest.approx(1)
 
 
+@pytest.mark.backends
 def test_workers_and_resumed_runs_choose_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run_train(tmp_path / "whole")
     workers = run_train(tmp_path / "workers", executor="processes:2")

@@ -26,9 +26,10 @@ from palaestra.cli.serve import _make_session_server
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Completion, Message, Sampling, StopReason, ToolCall, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.engines.transformers import TransformersEngine, filter_logits
+from palaestra.engines.transformers import TransformersEngine
 from palaestra.envs.turn.games import CalculatorEnv, GuessEnv
 from palaestra.envs.turn.player import TurnEpisodePlayer
+from palaestra.kernels.operations import filter_logits
 from palaestra.models.registry import LoadedModel
 from palaestra.rl.agent_loop import make_captured_rollout, to_episodes
 from palaestra.rl.policies.engine import correct_importance

@@ -159,7 +159,7 @@ def test_a_batch_is_split_by_image_shapes() -> None:
     assert list(split_by_shape([0, 1, 3, 2, 4, 5], rows)) == [[1, 2, 0, 4], [3], [5]]
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", ["full", pytest.param("lora", marks=pytest.mark.backends)])
 def test_a_student_learns_from_pictures_forgets_saves_and_loads(
     vlm: LoadedModel, tmp_path: Path, method: Method
 ) -> None:

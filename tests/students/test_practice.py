@@ -52,7 +52,7 @@ def test_a_student_gets_better_at_what_it_practises(fresh_nano: LoadedModel) -> 
     assert student.metrics["problems"] == 8
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", ["full", pytest.param("lora", marks=pytest.mark.backends)])
 def test_practice_repeats_by_its_seed_and_is_saved_and_loaded(
     fresh_nano: LoadedModel, tmp_path: Path, method: Method
 ) -> None:

@@ -117,7 +117,7 @@ def test_at_the_start_the_preference_loss_is_that_of_a_coin(fresh_nano: LoadedMo
     assert curve[-1][1] < 0.7 * curve[0][1]
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", ["full", pytest.param("lora", marks=pytest.mark.backends)])
 def test_right_responses_become_likelier_than_wrong_ones(
     fresh_nano: LoadedModel, tmp_path: Path, method: Method
 ) -> None:

@@ -28,7 +28,7 @@ def ask(student: SupervisedStudent) -> str:
     return student.engine().generate([QUESTION])[0][0].text  # type: ignore[union-attr]
 
 
-@pytest.fixture(params=["full", "lora"])
+@pytest.fixture(params=["full", pytest.param("lora", marks=pytest.mark.backends)])
 def method(request: pytest.FixtureRequest) -> Method:
     method_name: Method = request.param
     return method_name

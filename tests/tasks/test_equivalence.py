@@ -52,6 +52,7 @@ def test_every_pair_of_the_table_in_both_directions() -> None:
     assert not wrong
 
 
+@pytest.mark.backends
 def test_math_verify_alone_misjudges_forty_pairs() -> None:
     from math_verify import parse, verify
 

@@ -112,7 +112,7 @@ def no_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_sandbox")
-@pytest.mark.parametrize("task", ["code-skills", "tools-skills"])
+@pytest.mark.parametrize("task", [pytest.param("code-skills", marks=pytest.mark.backends), "tools-skills"])
 def test_no_model_is_called_without_a_sandbox(task: str, tmp_path: Path) -> None:
     model, coder = str(tmp_path / "coder"), make_small_coder()  # `nano` cannot read the examples.
     coder.weights.save_pretrained(model)

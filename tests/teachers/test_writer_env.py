@@ -65,6 +65,7 @@ def test_nothing_usable_is_penalized(env: WriterVectorEnv, monkeypatch: pytest.M
         assert (response.reward_parts["solved"], response.reward_parts["logprob"]) == (0.0, 0.0)
 
 
+@pytest.mark.backends
 def test_rewards_depend_on_nothing_but_the_response(env: WriterVectorEnv) -> None:
     texts = ["Nothing usable.", *(write_lesson(skill, count) for count in (3, 8) for skill in SKILLS)]
     together = env.score_responses([write(env, "percent", text, k % 2) for k, text in enumerate(texts)])

@@ -171,7 +171,7 @@ def make_options(
     hints = get_type_hints(kind)
     options = []
     for f in fields(kind):
-        if f.name in without:
+        if f.name in without or not f.metadata.get("option", True):
             continue
         hint, name, metavar = _remove_none(hints[f.name]), name_flag(f.name), None
         flag = f"--{name}"
@@ -180,6 +180,8 @@ def make_options(
             flag = flag.removesuffix("s")  # Given several times, each with one value: --skill addition --skill clock.
             metavar = "NAME=VALUE" if has_pairs else "FILE|MODULE" if f.name == "plugins" else None
             hint = list[str] if has_pairs else list[get_args(hint)[0]]  # type: ignore[misc]
+        elif f.metadata.get("repeated"):
+            hint = list[str]
         elif get_origin(hint) is Literal:
             hint, metavar = str, "|".join(choice for choice in get_args(hint) if choice)
         elif get_origin(hint) is Mapping:

@@ -389,14 +389,22 @@ def outcome_table(summary: Json) -> Table | Text:
         table.add_row(f"majority class {baseline['answer']}".rstrip(), rate, "", f"{baseline['total']} problems")
     if accuracy or "gain_episodes" in summary:
         title, digits, count = ("gain in points", 2, "problems") if accuracy else ("gain, paired", 3, "gain_episodes")
-        gain = "not known" if summary["gain"] is None else f"{summary['gain']:+.{digits}f}"
-        table.add_row(title, gain, _pair(summary, "gain", "+"), f"{summary[count]} {many}")
+        table.add_row(title, _describe_gain(summary, digits), _pair(summary, "gain", "+"), f"{summary[count]} {many}")
+    for name, part in summary.get("environments", {}).items():
+        change = " -> ".join("?" if part[end] is None else f"{part[end]:.2f}" for end in ("before", "after"))
+        table.add_row(
+            f"{name}: {change}", _describe_gain(part), _pair(part, "gain", "+"), f"{part['gain_episodes']} episodes"
+        )
     if summary.get("return") is not None:
         value, episodes = f"{summary['return']:.3f}", f"{summary['return_episodes']:.0f} episodes"
         table.add_row("training, last iteration", value, _pair(summary, "return"), episodes)
     if summary.get("recent_return") is not None:
         table.add_row("training, last 100 episodes", f"{summary['recent_return']:.2f}", "", "100 episodes")
     return table
+
+
+def _describe_gain(summary: Json, digits: int = 3) -> str:
+    return "not known" if summary["gain"] is None else f"{summary['gain']:+.{digits}f}"
 
 
 def reward_table(before: Json | None, after: Json) -> Table:

@@ -29,6 +29,7 @@ def setting(
     needs: str = "",
     usual: bool = False,
     names: str = "",
+    repeated: bool = False,
 ) -> Any:
     """Define a field of a settings dataclass.
 
@@ -41,9 +42,10 @@ def setting(
         needs: another setting, without which this one has no effect.
         usual: whether `--help` shows the option; `--help-all` shows every option.
         names: the kind of `palaestra list` whose names a shell completes.
+        repeated: whether the option may be given several times.
     """
     metadata: dict[str, Any] = {"help": help, "low": low, "high": high, "above": above, "panel": panel}
-    metadata |= {"policies": policies, "needs": needs, "usual": usual, "names": names}
+    metadata |= {"policies": policies, "needs": needs, "usual": usual, "names": names, "repeated": repeated}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -22,13 +22,17 @@ _SAMPLE_ALPHABET = "abcdefghijklmnopqrstuvwxyzABCXYZ0123456789 .,:;!?+-*/=%()\nÃ
 
 
 def space_to_data(space: Space[Any]) -> Json:
-    """Convert a Box, Discrete, MultiDiscrete or MultiBinary to plain data, for JSON.
+    """Convert a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of them, to plain data for JSON.
 
     >>> space_to_data(spaces.Discrete(3))
     {'type': 'Discrete', 'n': 3, 'start': 0, 'dtype': 'int64'}
     >>> space_from_data(space_to_data(spaces.Box(-np.inf, 1, (2,))))
     Box(-inf, 1.0, (2,), float32)
     """
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "spaces": {name: space_to_data(part) for name, part in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "spaces": [space_to_data(part) for part in space.spaces]}
     data: Json = {"type": next(kind.__name__ for kind in _KINDS if isinstance(space, kind))}
     if isinstance(space, spaces.Box):
         ends = {name: getattr(space, name) for name in ("low", "high")}
@@ -44,6 +48,10 @@ def space_to_data(space: Space[Any]) -> Json:
 
 def space_from_data(data: Json) -> Space[Any]:
     """Make the space that `space_to_data` has converted. Raises `KeyError`, `TypeError` or `ValueError` for other data."""
+    if data["type"] == "Dict":
+        return spaces.Dict({name: space_from_data(part) for name, part in data["spaces"].items()})
+    if data["type"] == "Tuple":
+        return spaces.Tuple([space_from_data(part) for part in data["spaces"]])
     kind = {kind.__name__: kind for kind in _KINDS}[data["type"]]
     values = {name: value for name, value in data.items() if name != "type"}
     if kind is spaces.Box:

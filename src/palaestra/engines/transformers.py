@@ -29,6 +29,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.base import ABORTED, EMPTY, BaseEngine, OnAnswer, OnToken, Slot, context_failure, encode_prompt
 from palaestra.kernels.cpu import select_matmul_kernels
 from palaestra.kernels.gpu.device import count_cache_rows
+from palaestra.kernels.operations import filter_logits
 from palaestra.kernels.slots import Stepper, make_stepper
 from palaestra.models.families import original_context, position_limit, takes_padding, takes_slots
 from palaestra.models.images import Shapes, VisualPrompt, batch_inputs, image_shapes, visual_prompt
@@ -448,19 +449,6 @@ def _make_chooser(rows: list[_Row], device: torch.device, processed: bool) -> _C
 def _greedy(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     best_B, chosen_B = logits_BV.max(-1)
     return chosen_B, best_B - logits_BV.logsumexp(-1)
-
-
-def filter_logits(logits_BV: torch.Tensor, top_p_B1: torch.Tensor, top_k_B1: torch.Tensor) -> torch.Tensor:
-    """Set the logits that top-k and top-p exclude to minus infinity. The most likely token is always kept."""
-    if bool((top_p_B1 >= 1).all()) and bool((top_k_B1 == 0).all()):
-        return logits_BV
-    sorted_BV, order_BV = logits_BV.sort(stable=True, dim=-1, descending=True)
-    probability_BV = sorted_BV.softmax(-1)
-    before_BV = probability_BV.cumsum(-1) - probability_BV
-    rank_1V = torch.arange(logits_BV.shape[-1], device=logits_BV.device)[None]
-    out_BV = (before_BV >= top_p_B1) | ((top_k_B1 > 0) & (rank_1V >= top_k_B1))
-    out_BV[:, 0] = False
-    return logits_BV.masked_fill(torch.zeros_like(out_BV).scatter(-1, order_BV, out_BV), float("-inf"))
 
 
 def _draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:

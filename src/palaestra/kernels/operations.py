@@ -48,6 +48,19 @@ def sample_tokens(
     return chosen_S, logprobs_S, entropy_S
 
 
+def filter_logits(logits_BV: torch.Tensor, top_p_B1: torch.Tensor, top_k_B1: torch.Tensor) -> torch.Tensor:
+    """Set the logits that top-k and top-p exclude to minus infinity. The most likely token is always kept."""
+    if bool((top_p_B1 >= 1).all()) and bool((top_k_B1 == 0).all()):
+        return logits_BV
+    sorted_BV, order_BV = logits_BV.sort(stable=True, dim=-1, descending=True)
+    probability_BV = sorted_BV.softmax(-1)
+    before_BV = probability_BV.cumsum(-1) - probability_BV
+    rank_1V = torch.arange(logits_BV.shape[-1], device=logits_BV.device)[None]
+    out_BV = (before_BV >= top_p_B1) | ((top_k_B1 > 0) & (rank_1V >= top_k_B1))
+    out_BV[:, 0] = False
+    return logits_BV.masked_fill(torch.zeros_like(out_BV).scatter(-1, order_BV, out_BV), float("-inf"))
+
+
 def _sample_index(weight_SV: torch.Tensor, uniform_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The index at which the cumulative weight passes `uniform_S` times the total; and the total.
 

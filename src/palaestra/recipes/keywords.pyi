@@ -151,6 +151,7 @@ class TrainKeywords(TypedDict, total=False):
     engine_kwargs: Mapping[str, Any]
     plugins: Sequence[str]
     env: object
+    environments: tuple[Mapping[str, Any], ...]
     env_kwargs: Mapping[str, Any]
     task: object
     task_kwargs: Mapping[str, Any]
@@ -173,12 +174,15 @@ class TrainKeywords(TypedDict, total=False):
     max_staleness: int
     importance_clip_max: float
     temperature: float
+    top_p: float
+    top_k: int
     max_tokens: int | None
     agent: str
     agent_timeout: float
     agent_start: Literal["spawn", "fork"]
     override_sampling: bool
     normalize_observations: bool | None
+    normalize_rewards: bool
     scale_actions: bool | None
     activation: Literal["relu", "tanh"] | None
     reward_scale: float | None
@@ -204,7 +208,7 @@ class TrainKeywords(TypedDict, total=False):
     kl_coef: float | None
     max_grad_norm: float
     weight_decay: float
-    anneal_lr: bool
+    lr_schedule: Literal["constant", "linear", "cosine"]
     critic_learning_rate: float
     n_epochs: int
     batch_size: int | None

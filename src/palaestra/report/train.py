@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from palaestra.core.records import Json, Split, Trajectory
 from palaestra.core.statistics import report_on
+from palaestra.recipes.train.mixture import name_environments
 from palaestra.recipes.train.settings import TrainSettings
 from palaestra.report.charts import (
     NOISY,
@@ -72,6 +73,7 @@ def train_page(run: Run) -> Json:
     ended, summary = run.summary is not None, run.summary or {}
     settings, table = run.settings, run.store.metrics()
     trained = {iteration: row for iteration, row in table.items() if iteration > 0}
+    several = settings.get("environments", ())
     done, language = max(trained, default=0), settings.get("policy") == "lm"
     # An evaluation has its seconds once it has ended; before that, it is left out.
     asked = {int(p.split("/")[0]): run.store.attempts(p) for p in run.store.phases() if p.endswith(f"/{Split.TEST}")}
@@ -100,6 +102,7 @@ def train_page(run: Run) -> Json:
     divergence = "Proxy against gold" if gold else "Reward against divergence"
     charts: dict[str, Plot | None] = {
         "reward": _reward_chart(reward, test, recent) if reward or test else None,
+        "environments": _environment_chart(table) if several else None,
         "accuracy": _accuracy_chart(table),
         "proxy_gold": _proxy_gold_chart(reward, gold) if gold else None,
         "path": _path_chart(table, path, bool(test)) if path else None,
@@ -108,7 +111,7 @@ def train_page(run: Run) -> Json:
         "ended": ended,
         "stopped_early": summary.get("stopped_early", False),
         "under_way": [(i, len(part)) for i, part in asked.items() if i not in whole],
-        "env": short_path(str(settings.get("env", ""))),
+        "env": " + ".join(name_environments(several)) if several else short_path(str(settings.get("env", ""))),
         "learner": describe_learner(settings),
         "language": language,
         "unit": unit,
@@ -128,6 +131,7 @@ def train_page(run: Run) -> Json:
         **charts,
         "figures": (
             ("reward", "Reward", [charts["reward"], charts["accuracy"]]),
+            ("environments", "Environments", [charts["environments"]]),
             ("divergence", divergence, [charts["proxy_gold"], charts["path"]]),
             ("health", "Training metrics", [item["picture"] for item in health]),
         ),
@@ -344,6 +348,18 @@ def _health_panel(trained: Metrics, settings: Json) -> list[Json]:
 
 
 # Iterations and episodes
+
+
+def _environment_chart(table: Metrics) -> Plot | None:
+    """The training and held-out rewards of each environment of a run with several."""
+    names = sorted({name.partition("/")[2] for row in table.values() for name in row if name.startswith("episodes/")})
+    panels = []
+    for name in names:
+        reward = metric_points(table, f"reward/{name}", count=f"episodes/{name}")
+        test = metric_points(table, f"test_reward/{name}", count=f"test_count/{name}")
+        panels.append(Panel(name, [Series("training", reward, "s1"), Series("held-out", test, "s2", "marks")]))
+    legend = (("s1", "training"), ("s2", "held-out"))
+    return line_chart(panels, "iteration", "reward by environment", legend=legend) if panels else None
 
 
 def _iteration_rows(table: Metrics) -> list[Json]:

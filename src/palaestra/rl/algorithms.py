@@ -7,6 +7,7 @@ with its hyperparameters as options, in `palaestra.train` and in `train_agent`.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -45,10 +46,17 @@ class AlgorithmConfig:
     )
     max_grad_norm: float = setting(1.0, "Maximum norm of the gradient; 0 disables clipping.", low=0)
     weight_decay: float = setting(0.0, "Weight decay of AdamW.", low=0)
-    anneal_lr: bool = setting(False, "Decrease the learning rates linearly to 0 over the run.")
+    lr_schedule: Literal["constant", "linear", "cosine"] = setting(
+        "constant", "Learning rates over the run: constant, or decreasing to 0."
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    def scale_learning_rate(self, progress_remaining: float) -> float:
+        """The factor of the learning rates, by the remaining fraction of the run."""
+        cosine = (1 - math.cos(math.pi * progress_remaining)) / 2
+        return {"constant": 1.0, "linear": progress_remaining, "cosine": cosine}[self.lr_schedule]
 
     @property
     def group_size(self) -> int:

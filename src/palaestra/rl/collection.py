@@ -44,9 +44,23 @@ def gather_rollout(rollout: Rollout) -> Rollout:
 
 
 def join_rollouts(parts: Sequence[Rollout]) -> Rollout:
-    """Join rollouts of a language model in order. Tables are padded to the longest sequence."""
+    """Join rollouts of a language model in order. Tables are padded to the longest sequence.
+
+    If only some of them have turns or several sequences per episode, each sequence of the others is one turn and one
+    episode.
+    """
+    if any(part.turn_BT is not None for part in parts):
+        parts = [
+            part
+            if part.turn_BT is not None
+            else replace(part, turn_BT=torch.zeros_like(part.mask_BT, dtype=torch.long))
+            for part in parts
+        ]
     joined = _join_fields(parts)
     episodes = [part.get_episodes() for part in parts]
+    if any(part.number_B is not None for part in episodes):
+        numbers = [torch.arange(len(p.group_B)) if p.number_B is None else p.number_B for p in episodes]
+        episodes = [replace(part, number_B=number_B) for part, number_B in zip(episodes, numbers, strict=True)]
     joined.episodes = _join_fields(episodes)
     joined.episodes.limit = max(part.limit for part in episodes)
     numbers = [part.number_B for part in episodes if part.number_B is not None]
@@ -83,7 +97,9 @@ def _join_inputs(parts: Sequence[TokenInputs]) -> TokenInputs:
         _join([part.responses for part in parts]),
         # A sequence without an entry was never restricted.
         _join([part.legal or [[] for _ in part.prompts] for part in parts]) if restricted else [],
-        _join([part.chosen for part in parts]),
+        _join([part.chosen or [np.arange(len(r)) for r in part.responses] for part in parts])
+        if any(part.chosen for part in parts)
+        else [],
     )
 
 
@@ -91,7 +107,7 @@ def _join_metrics(parts: Sequence[Rollout]) -> dict[str, float]:
     """Times and maxima are those of the slowest or largest part; other metrics are means over all sequences."""
     total = sum(part.num_sequences for part in parts)
     metrics = {}
-    for name in parts[0].metrics:
+    for name in [name for name in parts[0].metrics if all(name in part.metrics for part in parts)]:
         if name.startswith("seconds_") or name.endswith("_max"):
             metrics[name] = max(part.metrics[name] for part in parts)
         else:
@@ -156,7 +172,10 @@ def collect_responses(
         acting = np.flatnonzero(active)
         places = acting, age[acting]
         logprobs[places], entropies[places] = chosen[acting], entropy[acting]
-        if mask is not None:
+        if policy.kept is not None:
+            for slot in acting.tolist():
+                legal[slot].append(policy.kept[slot])
+        elif mask is not None:
             for slot in acting.tolist():
                 allowed = np.flatnonzero(mask[slot])
                 legal[slot].append(None if len(allowed) == mask.shape[1] else allowed)

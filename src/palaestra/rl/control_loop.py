@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+import numpy as np
 import torch
 
 from palaestra.core.errors import RunError
@@ -29,6 +30,43 @@ if TYPE_CHECKING:
     from palaestra.runs.store import Store
 
 
+class RewardScale:
+    """Divides rewards by the standard deviation of the discounted returns so far, as Gymnasium's `NormalizeReward`.
+
+    Arguments:
+        moments: count, mean and variance of the returns. It is a buffer of the policy and changed in place.
+        gamma: discount of the returns.
+        slots: number of environments.
+    """
+
+    LIMIT = 10.0
+    """Maximum absolute value of a scaled reward."""
+
+    def __init__(self, moments: torch.Tensor, gamma: float, slots: int) -> None:
+        self.moments, self.gamma, self.returns_B = moments, gamma, np.zeros(slots)
+
+    def scale(self, rewards_BT: torch.Tensor, mask_BT: torch.Tensor, ended_BT: torch.Tensor) -> torch.Tensor:
+        """The scaled rewards of a rollout, whose slots continue those of the last one."""
+        rewards, mask, ended = (tensor.cpu().numpy() for tensor in (rewards_BT.double(), mask_BT, ended_BT))
+        scales = np.ones(rewards.shape[1])
+        for t in range(rewards.shape[1]):
+            self.returns_B = np.where(mask[:, t], self.returns_B * self.gamma + rewards[:, t], self.returns_B)
+            self._add(self.returns_B[mask[:, t]])
+            self.returns_B[ended[:, t]] = 0.0
+            scales[t] = 1.0 / np.sqrt(float(self.moments[2]) + 1e-8)
+        scaled = np.clip(rewards * scales, -self.LIMIT, self.LIMIT)
+        return torch.from_numpy(scaled.astype(np.float32)).to(rewards_BT.device)
+
+    def _add(self, values: np.ndarray) -> None:
+        """Add values to the moments, by the formula for two parts of a sample."""
+        if not len(values):
+            return
+        count, mean, variance = self.moments.tolist()
+        total, change = count + len(values), float(values.mean()) - mean
+        squares = variance * count + values.var() * len(values) + change**2 * count * len(values) / total
+        self.moments.copy_(torch.tensor([total, mean + change * len(values) / total, squares / total]))
+
+
 class ControlLoop(Loop):
     """Trains a control policy in a classic environment."""
 
@@ -38,6 +76,8 @@ class ControlLoop(Loop):
         super().__init__(config)
         self.env, self.policy, self.algorithm = env, policy, algorithm
         self.collector = ControlCollector(env, policy)
+        moments, gamma = getattr(policy, "return_moments", None), getattr(algorithm.config, "gamma", 0.99)
+        self.scale = None if moments is None else RewardScale(moments, gamma, config.num_envs)
         self._started = False
         self._is_data: bool | None = None  # Whether the state of the environment is data; unknown before the first.
 
@@ -48,6 +88,8 @@ class ControlLoop(Loop):
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
         with self._select_kernels():
             self.policy.train()
+            if self.scale is not None and (self.algorithm.config.whole_episodes or not self._started):
+                self.scale.returns_B[:] = 0.0
             if self.algorithm.config.whole_episodes:
                 seed = self.seeds.derive("episodes", iteration).integer()
                 rollout = self.collector.collect_episodes(
@@ -60,6 +102,8 @@ class ControlLoop(Loop):
                 rollout = self.collector.collect(config.n_steps, generator)
             self.policy.eval()
             metrics = self._count(rollout, "environment")
+            if self.scale is not None:
+                rollout.rewards_BT = self.scale.scale(rollout.rewards_BT, rollout.mask_BT, rollout.ended_BT)
             if config.reward_scale != 1.0:
                 rollout.rewards_BT = rollout.rewards_BT * config.reward_scale
             start = time.perf_counter()
@@ -111,7 +155,8 @@ class ControlLoop(Loop):
         return select_matmul_kernels(small=True) if self.policy.trunk is None else nullcontext()
 
     def counters(self) -> Json:
-        return {**super().counters(), "environment": self._describe_env()}
+        returns = {} if self.scale is None else {"discounted_returns": self.scale.returns_B.tolist()}
+        return {**super().counters(), "environment": self._describe_env(), **returns}
 
     def load_counters(self, counters: Json) -> None:
         for name, stored in counters.get("environment", {}).items():
@@ -121,6 +166,8 @@ class ControlLoop(Loop):
                     f"{stored!r}: restore it, or start a new run"
                 )
         super().load_counters(counters)
+        if self.scale is not None:
+            self.scale.returns_B = np.array(counters["discounted_returns"])
 
     def _describe_env(self) -> Json:
         """The settings that the environment is made from, without secrets."""

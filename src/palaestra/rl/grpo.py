@@ -91,7 +91,7 @@ class GRPO(Algorithm):
 
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
         config, policy, optimizer = self.config, self.policy, self.optimizer
-        optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
+        optimizer.scale_learning_rates(config.scale_learning_rate(progress_remaining))
         rollout, self.metrics = rollout.to(policy.device), MetricMeans()
 
         # Advantages: the return of each episode, compared with those of its group.

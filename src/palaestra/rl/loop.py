@@ -236,9 +236,13 @@ def load_weights(policy: torch.nn.Module, weights: Mapping[str, torch.Tensor], w
                 tensor.copy_(to_share(weights[name], tensor))
 
 
+_STATISTICS = ("seen", "mean_F", "square_F", "return_moments")
+"""The buffers of a policy that training changes: statistics of observations and of returns."""
+
+
 def _list_trained(policy: torch.nn.Module) -> dict[str, torch.Tensor]:
     trained = {name: p for name, p in policy.named_parameters() if p.requires_grad}
-    buffers = {name: b for name, b in policy.named_buffers() if name in ("seen", "mean_F", "square_F")}
+    buffers = {name: b for name, b in policy.named_buffers() if name in _STATISTICS}
     return {**trained, **buffers}
 
 

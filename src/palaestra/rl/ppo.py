@@ -92,7 +92,7 @@ class PPO(Algorithm):
 
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
         config, policy, optimizer = self.config, self.policy, self.optimizer
-        optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
+        optimizer.scale_learning_rates(config.scale_learning_rate(progress_remaining))
         clip_range = config.clip_range * (progress_remaining if config.anneal_clip_range else 1.0)
         batch_size = config.batch_size or (8 if policy.by_sequence else 256)
         rollout, self.metrics = rollout.to(policy.device), MetricMeans()

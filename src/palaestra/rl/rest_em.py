@@ -67,7 +67,7 @@ class RestEM(Algorithm):
                 for parameter, base in zip(self.get_parameters(), self.base, strict=True):
                     parameter.copy_(base)
             self.optimizer = self.make_optimizer()
-        self.optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
+        self.optimizer.scale_learning_rates(config.scale_learning_rate(progress_remaining))
         with training_mode(policy):
             for epoch in range(config.n_epochs if sequences else 0):
                 generator = self.seeds.derive("minibatches", iteration, epoch).generator()

@@ -46,7 +46,7 @@ class RLOO(Algorithm):
 
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
         config, policy, optimizer = self.config, self.policy, self.optimizer
-        optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
+        optimizer.scale_learning_rates(config.scale_learning_rate(progress_remaining))
         rollout, self.metrics = rollout.to(policy.device), MetricMeans()
 
         returns_GK, known_GK = rollout.group_returns(config.group_size)

@@ -81,6 +81,8 @@ class TokenLoop(Loop):
             kind: type[Curriculum] = CURRICULA.get(config.curriculum)
             self.curriculum = kind(env.skills, self.seeds.derive("curriculum"))
         self._chosen: dict[int, list[int]] = {}  # The prompts of the iterations that are not finished.
+        self.label = ""
+        """The name of the environment, if the run has several."""
         self.version: int | None = None
         """In a rollout worker, the number of updates of its weights."""
         self.prepare()
@@ -164,19 +166,35 @@ class TokenLoop(Loop):
         """An episode for the store."""
         return _make_trajectory(self.config.env, self.config.seed, rollout, sequence)
 
+    def play(self, iteration: int, first: int, episodes: int) -> Rollout:
+        """Play the episodes of an iteration from number `first`. This process plays its share and gets those of the others."""
+        number, share = split_episodes(first, episodes, self.group_size)
+        own = slice((number - first) // self.group_size, (number - first + share) // self.group_size)
+        prompts = self._chosen.get(iteration, [])[own]
+        rollout = gather_rollout(self.collect(number, share, iteration - 1, prompts))
+        rollout.version = iteration - 1
+        return rollout
+
+    def play_iteration(self, iteration: int) -> Rollout:
+        """Play all episodes of an iteration."""
+        return self.play(iteration, (iteration - 1) * self.config.episodes, self.config.episodes)
+
+    def measure(self, rollout: Rollout) -> dict[str, float]:
+        """The metrics of the responses of a rollout."""
+        episodes = rollout.get_episodes()
+        assert rollout.entropy_BT is not None
+        metrics = measure_reward_parts(episodes.records)
+        metrics["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
+        metrics["truncated"] = float(episodes.truncated_B.float().mean())
+        return metrics | measure_completions(rollout, self.find_cut_episodes(rollout))
+
     def iterate(
         self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
-        config, episodes = self.config, self.config.episodes
+        config = self.config
         self.choose_prompts(iteration)
         if not config.uses_workers:
-            # This process plays its share and gets those of the other processes.
-            begin = (iteration - 1) * episodes
-            first, share = split_episodes(begin, episodes, self.group_size)
-            own = slice((first - begin) // self.group_size, (first - begin + share) // self.group_size)
-            prompts = self._chosen.get(iteration, [])[own]
-            rollout = gather_rollout(self.collect(first, share, iteration - 1, prompts))
-            rollout.version = iteration - 1
+            rollout = self.play_iteration(iteration)
             names = ("seconds_model", "seconds_environment")
             seconds = {name.removeprefix("seconds_"): rollout.metrics[name] for name in names}
         else:
@@ -188,12 +206,8 @@ class TokenLoop(Loop):
         staleness = iteration - 1 - rollout.version
         metrics = self._count(rollout, self.failure_cause) | self.record_rewards(iteration, rollout)
         self.usage, self.responses = _count_usage(rollout), rollout.get_episodes().records
-        assert rollout.entropy_BT is not None
-        metrics["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
-        metrics["truncated"] = float(rollout.get_episodes().truncated_B.float().mean())
         self.tokens += count_tokens(rollout)
-        metrics |= {"num_tokens": float(self.tokens), **measure_completions(rollout, self.find_cut_episodes(rollout))}
-        metrics = measure_reward_parts(self.responses) | metrics
+        metrics = self.measure(rollout) | metrics | {"num_tokens": float(self.tokens)}
         if config.max_staleness:
             metrics["staleness"] = float(staleness)
         stored = select_stored_sequences(rollout, self.group_size, config.keep_trajectories)
@@ -262,7 +276,7 @@ class TokenLoop(Loop):
 
         config, task = self.config, self.env.task
         problems = self.env.draw_held_out_problems(config.evaluation, config.seed)
-        phase = f"{iteration}/{Split.TEST}"
+        phase = f"{iteration}/{Split.TEST}{self.label and f' {self.label}'}"
 
         def make_engine() -> Engine:
             if isinstance(sampler, EnginePolicy):
@@ -282,6 +296,7 @@ class TokenLoop(Loop):
             listener=listener,
         )
         report = report_on(attempts, Split.TEST)
+        self._returns[iteration] = [None if attempt.correct is None else float(attempt.correct) for attempt in attempts]
         listener(Event(phase, len(attempts), len(attempts), iteration, {"report": report}))
         if report.accuracy is None:
             return {}
@@ -298,11 +313,7 @@ class TokenLoop(Loop):
     def summarize(self, store: Store, iterations: int) -> Json:
         if not self.config.evaluation:
             return {}
-        gain = self.compute_gain(iterations)
-        # The gain is NaN without episodes and its interval is infinite with one. JSON has neither value.
-        values = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
-        known = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        return summarize_returns(store.metrics(), iterations) | known | {"gain_episodes": gain.count}
+        return summarize_returns(store.metrics(), iterations) | describe_gain(self.compute_gain(iterations))
 
     def compute_gain(self, iteration: int) -> Mean:
         """The mean difference between the returns after `iteration` and before training, over the same episodes."""
@@ -315,9 +326,13 @@ class TokenLoop(Loop):
 
     def load_counters(self, counters: Json) -> None:
         super().load_counters(counters)
-        self._returns = {int(iteration): list(returns) for iteration, returns in counters.get("returns", {}).items()}
+        self.load_returns(counters.get("returns", {}))
         if self.curriculum is not None:
             self.curriculum.load_state(counters["curriculum"])
+
+    def load_returns(self, returns: Json) -> None:
+        """Restore the returns of the evaluations, as `counters` describes them."""
+        self._returns = {int(iteration): list(values) for iteration, values in returns.items()}
 
     def describe_policy(self) -> Json:
         return {"vocabulary": self.policy.vocabulary, "critic": self.policy.has_critic}
@@ -334,6 +349,13 @@ class TokenLoop(Loop):
         with gather_weights(self.policy):
             if rank() == 0:
                 write_folder(folder / "model", write)
+
+
+def describe_gain(gain: Mean) -> Json:
+    """The gain of a summary. It is NaN without episodes and its interval is infinite with one; JSON has neither value."""
+    values = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
+    known = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    return known | {"gain_episodes": gain.count}
 
 
 def _make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Trajectory:
@@ -429,20 +451,19 @@ class TurnLoop(TokenLoop):
         episode: TurnEpisode = rollout.get_episodes().records[sequence]
         return episode.to_trajectory(self.config.env, rollout.version)
 
-    def iterate(
-        self, iteration: int, progress_remaining: float, listener: Listener
-    ) -> tuple[dict[str, float], list[Trajectory]]:
-        metrics, trajectories = super().iterate(iteration, progress_remaining, listener)
-        played = [episode for episode in self.responses if not episode.failure]
+    def measure(self, rollout: Rollout) -> dict[str, float]:
+        episodes: list[TurnEpisode] = rollout.get_episodes().records
+        played = [episode for episode in episodes if not episode.failure]
         messages = sum(episode.turns for episode in played)
-        num_episodes = len({episode.number for episode in self.responses})
-        metrics["turns"] = sum(episode.turns for episode in self.responses) / num_episodes
+        num_episodes = len({episode.number for episode in episodes})
+        metrics = super().measure(rollout)
+        metrics["turns"] = sum(episode.turns for episode in episodes) / num_episodes
         metrics["truncated"] = sum(episode.cut_messages for episode in played) / max(1, messages)
         if self.encoder.tools:
             metrics |= measure_calls(played)
         if self.config.agent:
-            metrics["sequences"] = len(self.responses) / num_episodes
-        return metrics, trajectories
+            metrics["sequences"] = len(episodes) / num_episodes
+        return metrics
 
     def collect_held_out(self, version: int) -> Rollout:
         first, episodes = split_episodes(0, self.config.evaluation)

@@ -45,6 +45,7 @@ class TurnEpisode:
         prompt: number of `ids` before the model's first.
         cached: number of `ids` in the key-value cache.
         chosen: the positions in `ids` that the model sampled; `logprobs` and `entropies` have one value for each.
+        kept: the tokens that top-p and top-k have kept for each of them; empty without these.
         ends: the number of decisions at the end of each turn.
         rewards: one for each of the model's messages.
         message: the model's last message, before the environment has replied.
@@ -66,6 +67,7 @@ class TurnEpisode:
     chosen: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
+    kept: list[np.ndarray] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     message: Message | None = None
@@ -272,6 +274,8 @@ class _TurnSlots:
             episode.ids.append(int(choices[slot]))
             episode.logprobs.append(float(logprobs[slot]))
             episode.entropies.append(float(entropies[slot]))
+            if self.policy.kept is not None:
+                episode.kept.append(self.policy.kept[slot])
             ended = episode.ids[-1] in self.end_ids
             if ended or episode.message_length == self.max_tokens or len(episode.ids) == self.policy.context:
                 own = episode.ids[len(episode.ids) - episode.message_length : len(episode.ids) - ended]
@@ -365,6 +369,7 @@ def make_turn_rollout(episodes: Sequence[TurnEpisode], limit: int, bootstrap_tru
             # An episode without a message is evaluated like the others; its prompt does not matter.
             [tuple(episode.ids[: episode.prompt]) if episode.chosen else (0,) for episode in episodes],
             [tuple(episode.ids[episode.prompt :]) for episode in episodes],
+            [list(episode.kept) for episode in episodes] if any(episode.kept for episode in episodes) else [],
             chosen=[np.array(episode.chosen, dtype=np.int64) - episode.prompt for episode in episodes],
         ),
         logprobs=[episode.logprobs for episode in episodes],

@@ -166,7 +166,7 @@ def test_nano_learns_from_a_single_example(
         ({"n_epochs": 4.0}, "n_epochs must be a whole number"),
         ({"episodes": 100_000}, "episodes must be a whole number from 16 to 512"),
         ({"batch_size": 0}, "batch_size must be a whole number"),
-        ({"anneal_lr": 1}, "anneal_lr must be true or false"),
+        ({"lr_schedule": 1}, "lr_schedule must be constant, linear or cosine"),
         ({"n_epochs": 16, "batch_size": 8}, "4096 optimiser steps"),
         ({"reward": 1.0}, "accepts the settings"),
         ({"seed": 3}, "accepts the settings"),
@@ -183,7 +183,7 @@ def test_settings_beyond_their_bounds_are_unusable(change: dict[str, Any], expec
     [
         ("", "one JSON object"),
         ("[]", "got list"),
-        ("{}", "missing: anneal_lr"),
+        ("{}", "missing: batch_size"),
         ("[" * 100_000, "one JSON object"),
     ],
 )

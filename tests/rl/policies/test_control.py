@@ -143,5 +143,5 @@ def test_observations_are_normalized_by_training_statistics() -> None:
 def test_a_space_that_does_not_fit_is_named() -> None:
     with pytest.raises(EnvError, match=r"action space; got Dict"):
         mlp_policy(SPACES["box"], gymnasium.spaces.Dict({"a": SPACES["box"]}))
-    with pytest.raises(EnvError, match=r"observation space.*FlattenObservation"):
-        mlp_policy(gymnasium.spaces.Dict({"a": SPACES["box"]}), SPACES["discrete"])
+    with pytest.raises(EnvError, match=r"observation space.*TransformObservation"):
+        mlp_policy(gymnasium.spaces.Dict({"a": gymnasium.spaces.Text(4)}), SPACES["discrete"])

@@ -117,6 +117,8 @@ def run_checks(
                 limit = max(least, _PATIENCE * check.seconds, _PATIENCE * slowest)
                 if check.evaluations:
                     limit += 2 * check.evaluations * estimate_evaluation(subject)[0]
+                # A busy machine gets more time: processes that wait for a core do not hang.
+                limit *= max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
                 finding = worker.run(check, min(limit, left))
                 if worker.is_lost:
                     hangs, worker = hangs + 1, None

@@ -305,6 +305,8 @@ def _open_env(run: Run, settings: TrainSettings) -> _Subject:
             f"{run.folder} trains in the classic environment {settings.env}: its episodes have no text, and its rewards come "
             "from the state of the environment; measure the policy again with `palaestra train`"
         )
+    if settings.environments:
+        return _Subject(refusal=f"{run.folder} has several environments; give --reward")
     load_plugins(settings.plugins)
     refusal = f"the rewards of {settings.env} depend on the state of the environment; give --reward"
     if detect_kind(settings.env, settings.options) == "turn":

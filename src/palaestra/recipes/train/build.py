@@ -19,9 +19,11 @@ from palaestra.core.records import Json, Listener, Values, ignore, notice
 from palaestra.core.registry import load_plugins
 from palaestra.core.seeding import Seeds
 from palaestra.core.spaces import space_from_data
+from palaestra.engines.base import RolloutEngine
 from palaestra.engines.factory import get_engine_class
 from palaestra.executors.base import open_executor
 from palaestra.recipes.settings import INLINE
+from palaestra.recipes.train.mixture import name_environments, split_environments
 from palaestra.recipes.train.settings import TrainSettings
 from palaestra.rl.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
 from palaestra.rl.collection import split_episodes
@@ -122,10 +124,71 @@ def build_actor(settings: TrainSettings) -> TokenLoop:
 def _build_language_loop(settings: TrainSettings, listener: Listener, learner: bool = True) -> TokenLoop:
     from palaestra.envs.factory import detect_kind
 
-    config = settings.make_config()
+    config, model = settings.make_config(), _Model(settings, listener)
+    if settings.environments:
+        return _build_mixture_loop(settings, config, model, listener)
     if detect_kind(settings.env, settings.options) == "turn":
-        return _build_turn_loop(settings, config, listener, learner)
-    return _build_token_loop(settings, config, listener, learner)
+        return _build_turn_loop(settings, config, model, listener, learner)
+    return _build_token_loop(settings, config, model, listener, learner)
+
+
+class _Model:
+    """The language model of a run: as loaded, its policy, and the engine that samples its rollouts in this process."""
+
+    def __init__(self, settings: TrainSettings, listener: Listener) -> None:
+        from palaestra.models import registry as models
+
+        self.settings, self.listener = settings, listener
+        self.loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
+        self.policy: LanguageModelPolicy | None = None
+        self._engine: RolloutEngine | None = None
+
+    def get_policy(self, needs_critic: bool, vocabulary: int) -> LanguageModelPolicy:
+        """Build the policy, the same for all environments of a run."""
+        if self.policy is None:
+            self.policy = _build_policy(self.settings, needs_critic, self.loaded.weights, vocabulary, self.listener)
+        if self.policy.vocabulary != vocabulary:
+            raise SettingsError(
+                f"setting 'env': the environments have {self.policy.vocabulary} and {vocabulary} tokens"
+            )
+        return self.policy
+
+    def open_sampler(self, settings: TrainSettings, vocabulary: int, stop: Sequence[str]) -> EnginePolicy | None:
+        """Make the policy that samples with an engine; `None` if the policy itself or workers sample."""
+        if settings.rollout != "engine" or settings.uses_workers:
+            return None
+        if self._engine is None:
+            name, options = settings.resolve_model(settings.model), settings.engine_kwargs
+            open_engine = get_engine_class(name).open_for_rollouts
+            self._engine = open_engine(name, device=settings.device, listener=self.listener, **options)
+        assert self.policy is not None
+        return EnginePolicy(
+            self._engine, settings.temperature, vocabulary, settings.max_tokens or 0, self.policy.context, stop
+        )
+
+
+def _build_mixture_loop(
+    settings: TrainSettings, config: AlgorithmConfig, model: _Model, listener: Listener
+) -> TokenLoop:
+    from palaestra.envs.factory import detect_kind
+    from palaestra.rl.mixture_loop import MixtureLoop
+
+    parts, weights = split_environments(settings), [entry["weight"] for entry in settings.environments]
+    episodes = settings.episodes or 0
+    loops = {}
+    for name, part, weight in zip(name_environments(settings.environments), parts, weights, strict=True):
+        groups = max(1, round(episodes / config.group_size * weight / sum(weights)))
+        part = replace(part, episodes=groups * config.group_size)
+        build = _build_turn_loop if detect_kind(part.env, part.options) == "turn" else _build_token_loop
+        loops[name] = build(part, config, model, listener, learner=False)
+    if config.kl_coef is None:
+        coefficients = [value for loop in loops.values() if (value := getattr(loop.env, "kl_coef", None)) is not None]
+        config = replace(config, kl_coef=max(coefficients, default=0.0))
+    assert model.policy is not None
+    reference = ReferencePolicy(model.policy) if config.kl_coef else None
+    settings = replace(settings, hyperparameters=asdict(config))
+    algorithm = _shard_and_make_algorithm(settings, config, model.policy, reference)
+    return MixtureLoop(_make_loop_config(settings, config), loops, weights, model.policy, algorithm, reference)
 
 
 def _make_algorithm(settings: TrainSettings, config: AlgorithmConfig, policy: Any) -> Algorithm:
@@ -133,7 +196,20 @@ def _make_algorithm(settings: TrainSettings, config: AlgorithmConfig, policy: An
     return kind(policy, config, Seeds(settings.seed).derive("algorithm"))
 
 
-def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener: Listener, learner: bool) -> TokenLoop:
+def _shard_and_make_algorithm(
+    settings: TrainSettings, config: AlgorithmConfig, policy: LanguageModelPolicy, reference: ReferencePolicy | None
+) -> Algorithm:
+    """Make the algorithm of a language model. Its weights are sharded over the processes before, if the settings require it."""
+    if settings.parallel != "ddp" and world_size() > 1:
+        shard_policy(policy)
+        if reference is not None and reference.policy is not policy:
+            shard_policy(reference.policy)
+    return _make_algorithm(settings, config, policy)
+
+
+def _build_token_loop(
+    settings: TrainSettings, config: AlgorithmConfig, model: _Model, listener: Listener, learner: bool
+) -> TokenLoop:
     from palaestra.chat.rendering import end_ids
     from palaestra.envs.factory import make_token_env
     from palaestra.models import registry as models
@@ -141,7 +217,7 @@ def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener
 
     loop_config = _make_loop_config(settings, config)
     num_envs, evaluation = loop_config.num_envs, loop_config.evaluation
-    loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
+    loaded = model.loaded
     context = context_length(loaded.weights.config)
     own = {"tokenizer": loaded.tokenizer, "max_tokens": settings.max_tokens, "context": context, "failures": "mark",
            "end_ids": end_ids(loaded.weights, loaded.tokenizer)}  # fmt: skip
@@ -150,33 +226,33 @@ def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener
         _, num_envs = split_episodes(0, loop_config.episodes, config.group_size)
     env = make_token_env(settings.env, num_envs, settings.options, group_size=config.group_size, **own)
     held_out = env.hold_out(evaluation) if evaluation and env.task is None else None
-    policy = _build_policy(settings, config.needs_critic, loaded.weights, env.vocabulary, listener)
+    policy = model.get_policy(config.needs_critic, env.vocabulary)
     if config.kl_coef is None:
         config = replace(config, kl_coef=env.kl_coef or 0.0)
     reference = None
     if learner and (config.kl_coef or env.kl_coef is not None):
         name = env.reference
         reference = ReferencePolicy(policy, models.load(name, device=settings.device).weights if name else None)
-    sampler = _build_sampler(settings, policy, env.vocabulary, getattr(env, "stop", ()), listener)
+    sampler = model.open_sampler(settings, env.vocabulary, getattr(env, "stop", ()))
     settings = replace(settings, hyperparameters=asdict(config))
-    _shard(settings, policy, reference)
-    algorithm = _make_algorithm(settings, config, policy) if learner else None
+    algorithm = _shard_and_make_algorithm(settings, config, policy, reference) if learner else None
     workers = _open_workers(settings, loop_config, listener)
     return TokenLoop(
         loop_config, env, policy, algorithm, reference, held_out, loaded.name, loaded.tokenizer, sampler, workers
     )
 
 
-def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener: Listener, learner: bool) -> TurnLoop:
+def _build_turn_loop(
+    settings: TrainSettings, config: AlgorithmConfig, model: _Model, listener: Listener, learner: bool
+) -> TurnLoop:
     from palaestra.chat.rendering import end_ids
     from palaestra.envs.factory import make_turn_env, turn_options
     from palaestra.envs.token.prompts import find_end_ids, vocabulary_size
-    from palaestra.models import registry as models
 
     options = turn_options(settings.env, settings.options)
     loop_config = replace(_make_loop_config(settings, config), env_kwargs=options)
     num_envs, evaluation = loop_config.num_envs, loop_config.evaluation
-    loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
+    loaded = model.loaded
     # Errors of the model or its chat template are raised before any workspace is created.
     encoder = ChatEncoder(loaded.tokenizer, loaded.name)
     if not encoder.preserves_prefix:
@@ -187,7 +263,7 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
             )
         )
     ends = find_end_ids(loaded.tokenizer, end_ids(loaded.weights, loaded.tokenizer))
-    policy = _build_policy(settings, config.needs_critic, loaded.weights, vocabulary_size(loaded.tokenizer), listener)
+    policy = model.get_policy(config.needs_critic, vocabulary_size(loaded.tokenizer))
     own: Json = {"autoreset": False, "failures": "mark"}
     # No group size: the collector seeds every episode by the number of its group.
     env = make_turn_env(settings.env, min(num_envs, loop_config.episodes), options, **own)
@@ -199,9 +275,8 @@ def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener:
     config = replace(config, kl_coef=config.kl_coef or 0.0)
     reference = ReferencePolicy(policy) if learner and config.kl_coef else None
     settings = replace(_add_options(settings, options), hyperparameters=asdict(config))
-    _shard(settings, policy, reference)
-    algorithm = _make_algorithm(settings, config, policy) if learner else None
-    sampler = _build_sampler(settings, policy, policy.vocabulary, (), listener)
+    algorithm = _shard_and_make_algorithm(settings, config, policy, reference) if learner else None
+    sampler = model.open_sampler(settings, policy.vocabulary, ())
     loop_class: type[TurnLoop] = TurnLoop
     if settings.agent:
         from palaestra.rl.agent_loop import AgentLoop
@@ -238,15 +313,6 @@ def _make_loop_config(settings: TrainSettings, config: AlgorithmConfig) -> LoopC
     return LoopConfig(env_kwargs=settings.options, group_size=config.group_size, **values)
 
 
-def _shard(settings: TrainSettings, policy: LanguageModelPolicy, reference: ReferencePolicy | None) -> None:
-    """Shard the policy and its reference over the processes, if the settings require it."""
-    if settings.parallel == "ddp" or world_size() == 1:
-        return
-    shard_policy(policy)
-    if reference is not None and reference.policy is not policy:
-        shard_policy(reference.policy)
-
-
 def _build_policy(
     settings: TrainSettings, needs_critic: bool, weights: Any, vocabulary: int, listener: Listener
 ) -> LanguageModelPolicy:
@@ -272,18 +338,9 @@ def _build_policy(
         settings.microbatch_size,
         settings.gradient_checkpointing,
         seeds,
+        settings.top_p,
+        settings.top_k,
     )
-
-
-def _build_sampler(
-    settings: TrainSettings, policy: LanguageModelPolicy, vocabulary: int, stop: Sequence[str], listener: Listener
-) -> EnginePolicy | None:
-    """Open the engine that samples rollouts in this process; `None` if the policy or workers sample them."""
-    if settings.rollout != "engine" or settings.uses_workers:
-        return None
-    name, options = settings.resolve_model(settings.model), settings.engine_kwargs
-    engine = get_engine_class(name).open_for_rollouts(name, device=settings.device, listener=listener, **options)
-    return EnginePolicy(engine, settings.temperature, vocabulary, settings.max_tokens or 0, policy.context, stop)
 
 
 def _open_workers(settings: TrainSettings, config: LoopConfig, listener: Listener) -> RolloutWorkers | None:
@@ -352,6 +409,8 @@ def _build_control_policy(
             )
     except EnvError as error:
         raise EnvError(f"policy '{settings.policy}' does not fit {settings.env}: {error}") from None
+    if settings.normalize_rewards:
+        policy.register_buffer("return_moments", torch.tensor([1e-4, 0.0, 1.0], dtype=torch.float64))
     return policy.to(settings.device or _choose_control_device(str(settings.policy)))
 
 

@@ -11,6 +11,7 @@ from palaestra.core.records import Json
 from palaestra.core.registry import load_plugins
 from palaestra.recipes.embedded_models import choose_model_for_env
 from palaestra.recipes.settings import build, require
+from palaestra.recipes.train.mixture import join_environments, read_environments, split_environments
 from palaestra.recipes.train.settings import CLASSIC, LANGUAGE, TrainSettings, make_config, split_values
 from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
 from palaestra.rl.curriculum import CURRICULA, UNIFORM, Curriculum
@@ -102,7 +103,8 @@ def make_settings(values: Mapping[str, Any], given: Collection[str] | None = Non
     Names that are not settings of the run are hyperparameters of the algorithm.
 
     Arguments:
-        values: also accepts a config as the `algorithm`, an environment as the `env`, and one reward as the `reward`.
+        values: also accepts a config as the `algorithm`, one or several environments as the `env`, and one reward as the
+            `reward`.
         given: the names that the user has given, which must have an effect; by default all.
 
     Raises:
@@ -117,11 +119,10 @@ def make_settings(values: Mapping[str, Any], given: Collection[str] | None = Non
         hyperparameters = {**own, **hyperparameters}
     if isinstance(run.get("reward"), str):
         run["reward"] = [run["reward"]]
-    if not isinstance(run.get("env", ""), str):
-        from palaestra.envs.factory import describe_env
-
-        run["env"], options = describe_env(run["env"])
-        run["env_kwargs"] = {**options, **run.get("env_kwargs", {})}
+    if "env" in run and not run.get("environments"):
+        environments = read_environments(run["env"], run.get("env_kwargs", {}))
+        run["environments"] = environments if len(environments) > 1 else []
+        run |= {"env": environments[0]["env"], "env_kwargs": {}} if len(environments) > 1 else environments[0]
     if run.get("prompts"):
         run.setdefault("env", "palaestra/Prompts-v0")
     settings = build(TrainSettings, run | {"hyperparameters": hyperparameters})
@@ -185,6 +186,8 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
     if settings.is_filled:
         return settings
     load_plugins(settings.plugins)
+    if settings.environments:
+        return _fill_several(settings, given)
     kind = detect_kind(settings.env, settings.env_kwargs)
     language = kind != "control"
     policy = settings.policy or ("lm" if language else _choose_control_policy(settings))
@@ -212,6 +215,10 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
         language or not settings.uses_workers,
         f"settings 'executor' and 'max_staleness' are for language models; {settings.env} runs in this process",
     )
+    require(
+        rollout == "step" or (settings.top_p == 1.0 and settings.top_k == 0),
+        "settings 'top_p' and 'top_k': expected rollout step; an engine does not return the tokens that it kept",
+    )
     algorithm = settings.algorithm or ("grpo" if language else "ppo")
     ALGORITHMS.check(algorithm)
     preset, hyperparameters = find_preset(kind, policy, settings.env, algorithm)
@@ -233,18 +240,12 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
     missing = {name: value for name, value in preset.items() if getattr(settings, name) is None}
     settings = replace(settings, policy=policy, algorithm=algorithm, rollout=rollout, model=model, **missing)
     settings = replace(settings, hyperparameters=asdict(config))
-    if settings.curriculum != UNIFORM:
-        curriculum: type[Curriculum] = CURRICULA.get(settings.curriculum)
-        require(
-            kind == "token",
-            f"setting 'curriculum': expected uniform for {settings.env}, whose episodes choose their own problems; got "
-            f"{settings.curriculum}",
-        )
-        require(
-            config.group_size > 1 or not curriculum.needs_groups,
-            f"setting 'curriculum': {settings.curriculum} compares the episodes of a group; use the algorithm grpo or rloo, "
-            f"or another curriculum; got {algorithm}",
-        )
+    require(
+        kind == "token" or settings.curriculum == UNIFORM,
+        f"setting 'curriculum': expected uniform for {settings.env}, whose episodes choose their own problems; got "
+        f"{settings.curriculum}",
+    )
+    _check_curriculum(settings)
     name = "episodes" if language else "num_envs"
     count = getattr(settings, name)
     require(
@@ -258,12 +259,45 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
     return settings
 
 
+def _fill_several(settings: TrainSettings, given: Collection[str]) -> TrainSettings:
+    """Fill the presets of a run with several environments, each by its own."""
+    for name in (*settings.own_options, "agent"):
+        require(
+            not getattr(settings, name),
+            f"setting '{name}': expected one environment"
+            + ("" if name == "agent" else f"; write it behind the environment: env=['ID,{name}=VALUE', ...]"),
+        )
+    require(not settings.uses_workers, "settings 'executor' and 'max_staleness': expected one environment")
+    parts = [fill_presets(part, given) for part in split_environments(settings)]
+    for part in parts:
+        require(part.policy == "lm", f"setting 'env': several environments share a language model; {part.env} has none")
+    settings = join_environments(settings, parts)
+    _check_curriculum(settings)
+    weights = {entry["weight"] for entry in settings.environments}
+    require(
+        settings.curriculum == UNIFORM or len(weights) == 1,
+        f"setting 'env': the curriculum {settings.curriculum} chooses the environments; expected no weights",
+    )
+    return settings
+
+
+def _check_curriculum(settings: TrainSettings) -> None:
+    if settings.curriculum == UNIFORM:
+        return
+    curriculum: type[Curriculum] = CURRICULA.get(settings.curriculum)
+    require(
+        settings.make_config().group_size > 1 or not curriculum.needs_groups,
+        f"setting 'curriculum': {settings.curriculum} compares the episodes of a group; use the algorithm grpo or rloo, "
+        f"or another curriculum; got {settings.algorithm}",
+    )
+
+
 def _choose_control_policy(settings: TrainSettings) -> Literal["mlp", "cnn", "set", "plan"]:
     from palaestra.envs.factory import get_single_spaces
-    from palaestra.rl.policies.convolutional import is_image_space
+    from palaestra.rl.policies.convolutional import has_images
     from palaestra.rl.policies.sets import is_set_space
 
     spaces = get_single_spaces(settings.env, settings.env_kwargs)
     if is_set_space(*spaces):
         return "plan" if settings.algorithm == "cem" and settings.env == "palaestra/Lesson-v0" else "set"
-    return "cnn" if is_image_space(spaces[0]) else "mlp"
+    return "cnn" if has_images(spaces[0]) else "mlp"

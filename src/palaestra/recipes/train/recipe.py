@@ -19,6 +19,7 @@ from palaestra.recipes.embedded_models import check_reads_env
 from palaestra.recipes.progress import Trackers, TrainProgress, announce_start, check_trackers, log_events
 from palaestra.recipes.runs import SHARED_KEYS, RecipeResult, record_run, start_run, summarize_gain
 from palaestra.recipes.settings import load_run_settings, prepare_resume, resolve_settings, to_plain
+from palaestra.recipes.train.mixture import name_environments, split_environments
 from palaestra.recipes.train.presets import fill_presets, make_settings
 from palaestra.recipes.train.settings import TrainSettings
 from palaestra.runs.provenance import LedgerEntry
@@ -173,8 +174,11 @@ def check(settings: TrainSettings) -> None:
     from palaestra.students.supervised import check_peft
 
     load_plugins(settings.plugins)
-    get_spec(settings.env)
-    check_options(settings.env, settings.options, settings.own_options)
+    for part in split_environments(settings):
+        get_spec(part.env)
+        check_options(part.env, part.options, part.own_options)
+        if settings.policy in (None, "lm"):
+            check_reads_env(settings.model, part.env, part.options)
     if settings.reward:
         RewardFunctions(settings.reward, settings.reward_weights)
     models.check_device(settings.device)
@@ -182,7 +186,6 @@ def check(settings: TrainSettings) -> None:
     if settings.policy in (None, "lm"):
         models.check(settings.model)
         check_peft(settings.model, settings.method)
-        check_reads_env(settings.model, settings.env, settings.options)
         settings.check_engine()
         if settings.engine != LOCAL_SCHEME:
             check_model(settings.resolve_model(settings.model))
@@ -197,8 +200,12 @@ def check(settings: TrainSettings) -> None:
 
 def _announce(settings: TrainSettings, folder: Path) -> Event:
     return announce_start(
-        RECIPE, folder, model=settings.learner, algorithm=str(settings.algorithm), environment=settings.env
+        RECIPE, folder, model=settings.learner, algorithm=str(settings.algorithm), environment=_describe_env(settings)
     )
+
+
+def _describe_env(settings: TrainSettings) -> str:
+    return " + ".join(name_environments(settings.environments)) if settings.environments else settings.env
 
 
 def _build(settings: TrainSettings, listener: Listener) -> Loop:
@@ -306,7 +313,7 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
         raise RunError(f"the run folder is damaged: {run.store.path} contains no iteration")
     return {
         "recipe": RECIPE,
-        "env": settings.env,
+        "env": _describe_env(settings),
         "algorithm": settings.algorithm,
         "policy": settings.policy,
         "model": settings.model if settings.policy == "lm" else "",

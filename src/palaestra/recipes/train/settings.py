@@ -38,10 +38,15 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     env: str = setting(
         "palaestra/CoT-v0",
         "Environment: a Gymnasium id, see `palaestra list environments`, or FILE.py:CLASS. In Python also a class, a "
-        "function that makes one, or an instance.",
+        "function that makes one, or an instance. Several environments share a language model: repeat the option, with "
+        "options behind the id, for example ID,weight=2,max_tokens=16; in Python a list, or ids with weights.",
         panel="Task",
         usual=True,
         names="environments",
+        repeated=True,
+    )
+    environments: tuple[Mapping[str, Any], ...] = field(
+        default=(), metadata={"help": "Each environment of a run with several, with its options.", "option": False}
     )
     env_kwargs: Mapping[str, Any] = setting({}, "Options of the environment.", panel="Task")
     task: str = setting(
@@ -154,6 +159,18 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     temperature: float = setting(
         1.0, "Sampling temperature during training.", above=0, panel="Sampling", policies=LANGUAGE
     )
+    top_p: float = setting(
+        1.0,
+        "Sample from the most likely tokens with this total probability. Their sets are recorded, and learning uses the same "
+        "distribution; for rollouts without an engine.",
+        above=0,
+        high=1,
+        panel="Sampling",
+        policies=LANGUAGE,
+    )
+    top_k: int = setting(
+        0, "Sample from so many most likely tokens, as top_p; 0: all.", low=0, panel="Sampling", policies=LANGUAGE
+    )
     max_tokens: int | None = setting(
         None,
         "Maximum tokens of a response; at the turn scale, of a message.",
@@ -191,6 +208,12 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
         "Normalize observations by their running mean and standard deviation.",
         panel="Model",
         policies=("mlp", "transformer"),
+    )
+    normalize_rewards: bool = setting(
+        False,
+        "Divide training rewards by the running standard deviation of the discounted returns; reported returns are not scaled.",
+        panel="Agent",
+        policies=CLASSIC,
     )
     scale_actions: bool | None = setting(
         None,

@@ -42,7 +42,8 @@ class ControlPolicy(nn.Module):
         observation_space, action_space: the spaces of a single environment.
         actor, critic: networks from the policy's inputs to the head's outputs and to one value.
         trunk: a network that actor and critic share: they receive its outputs, and it receives the observations as they
-            are, for example images in 8 bits. It is trained with the actor's learning rate.
+            are, for example images in 8 bits; those of a Dict or Tuple as features. It is trained with the actor's learning
+            rate.
         window: number of observations that the networks receive; 0 means only the current one, without a time axis.
         normalise: normalise observations by their running mean and standard deviation.
         scale_actions: whether the outputs -1 and 1 of the actor are the bounds of a bounded `Box`; see `make_action_head`.
@@ -75,7 +76,7 @@ class ControlPolicy(nn.Module):
         self.trunk, self.actor, self.critic = trunk, actor, critic
         self.has_critic = critic is not None
         self.window, self.normalise = window, normalise
-        self.features = 0 if trunk is not None else _count_features(observation_space)
+        self.features = 0 if trunk is not None else count_features(observation_space)
         self.device = _find_device(actor)
         """The device of the networks. Stored, because it is needed in every step."""
         log_std_O = torch.zeros(self.head.outputs, device=self.device)
@@ -98,7 +99,7 @@ class ControlPolicy(nn.Module):
         return self
 
     def encode_observation(
-        self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None
+        self, observations: Any, fresh_N: np.ndarray, last_actions: torch.Tensor | None
     ) -> torch.Tensor:
         """The networks' input on their device: the observation or its features, or the window of features and actions so far.
 
@@ -119,19 +120,19 @@ class ControlPolicy(nn.Module):
     def encode_final_observation(self, observation: Any, slot: int, last_actions: torch.Tensor) -> torch.Tensor:
         """The networks' input for the last observation of an episode whose slot has already been reset."""
         fresh = np.zeros(1, dtype=bool)
-        row_1F = self._row(np.asarray(observation)[None], fresh, last_actions[slot : slot + 1], update=False)
+        row_1F = self._row(_add_axis(observation), fresh, last_actions[slot : slot + 1], update=False)
         if not self.window:
             return row_1F[0]
         assert self.memory is not None
         return torch.cat([self.memory[slot, 1:], row_1F])
 
     def _row(
-        self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None, update: bool
+        self, observations: Any, fresh_N: np.ndarray, last_actions: torch.Tensor | None, update: bool
     ) -> torch.Tensor:
-        if self.trunk is not None:
+        if self.trunk is not None and isinstance(self.observation_space, gymnasium.spaces.Box):
             # Copy, because an environment may write its next observation into the same array.
             return torch.from_numpy(np.array(observations)).to(self.device)
-        features_NF = _to_features(self.observation_space, observations)
+        features_NF = to_features(self.observation_space, observations)
         if self.normalise:
             if update:
                 self._update_statistics(features_NF)
@@ -276,7 +277,7 @@ def mlp_policy(
         activation: `"relu"`, or `"tanh"`, which is bounded in unseen states. With sparse rewards a critic that
             extrapolates drives the policy away from new states.
     """
-    features, head = _count_features(observation_space), make_action_head(action_space)
+    features, head = count_features(observation_space), make_action_head(action_space)
     layer_class = _ACTIVATIONS[activation]
     with fork_torch_rng(seeds.derive("policy")):
         actor = mlp([features, *hidden, head.outputs], 0.01, layer_class)
@@ -298,7 +299,7 @@ def history_policy(
     scale_actions: bool = True,
 ) -> ControlPolicy:
     """A transformer over the last `window` observations and actions for the actor, and one for the critic."""
-    features, head = _count_features(observation_space), make_action_head(action_space)
+    features, head = count_features(observation_space), make_action_head(action_space)
     inputs = features + head.outputs + 1
     with fork_torch_rng(seeds.derive("policy")):
         actor = _HistoryTransformer(inputs, window, width, layers, heads, head.outputs, 0.01)
@@ -482,29 +483,59 @@ def _find_scale(space: gymnasium.spaces.Box) -> tuple[Any, Any]:
     return (low + high) / 2, (high - low) / 2
 
 
-def _count_features(space: GymSpace) -> int:
+def list_parts(space: GymSpace) -> list[GymSpace]:
+    """The spaces of the parts of a Dict or Tuple at any depth, in order; another space as it is."""
+    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        children = space.spaces.values() if isinstance(space, gymnasium.spaces.Dict) else space.spaces
+        return [part for child in children for part in list_parts(child)]
+    return [space]
+
+
+def count_features(space: GymSpace) -> int:
     """The number of features of an observation.
 
     Raises:
-        EnvError: the space is not Box, MultiBinary or Discrete.
+        EnvError: the space is not Box, MultiBinary, MultiDiscrete, Discrete, or a Dict or Tuple of them.
     """
+    if isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
+        return sum(count_features(part) for part in list_parts(space))
     if isinstance(space, (gymnasium.spaces.Box, gymnasium.spaces.MultiBinary)):
         return int(np.prod(space.shape))
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return int(space.nvec.sum())
     if isinstance(space, gymnasium.spaces.Discrete):
         return int(space.n)
     raise EnvError(
-        f"expected a Box, MultiBinary or Discrete observation space; got {space}; "
-        f"wrap the environment, for example in gymnasium.wrappers.FlattenObservation"
+        f"expected a Box, MultiBinary, MultiDiscrete or Discrete observation space, or a Dict or Tuple of them; got {space}; "
+        f"wrap the environment, for example in gymnasium.wrappers.TransformObservation"
     )
 
 
-def _to_features(space: GymSpace, observations: np.ndarray) -> torch.Tensor:
-    """A batch of observations as float features `[N, F]`."""
+def to_features(space: GymSpace, observations: Any) -> torch.Tensor:
+    """A batch of observations as float features `[N, F]`. Parts are in the order of `list_parts`."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return torch.cat([to_features(part, observations[name]) for name, part in space.spaces.items()], -1)
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return torch.cat([to_features(part, observations[k]) for k, part in enumerate(space.spaces)], -1)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        index_NP = torch.as_tensor(np.asarray(observations) - space.start, dtype=torch.long).flatten(1)
+        sizes = space.nvec.flatten().tolist()
+        parts = [nn.functional.one_hot(index_NP[:, k], size) for k, size in enumerate(sizes)]
+        return torch.cat(parts, -1).float()
     if isinstance(space, gymnasium.spaces.Discrete):
         index = torch.as_tensor(np.asarray(observations) - space.start, dtype=torch.long)
         return torch.nn.functional.one_hot(index, int(space.n)).float()
     array = np.asarray(observations)
     return torch.from_numpy(array.reshape(len(array), -1).astype(np.float32))
+
+
+def _add_axis(observation: Any) -> Any:
+    """A batch of one observation."""
+    if isinstance(observation, Mapping):
+        return {name: _add_axis(part) for name, part in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(_add_axis(part) for part in observation)
+    return np.asarray(observation)[None]
 
 
 def _normal_logprobs(noise_BO: torch.Tensor, log_std_O: torch.Tensor) -> torch.Tensor:

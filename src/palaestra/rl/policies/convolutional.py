@@ -16,7 +16,7 @@ from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
 from palaestra.envs.base import GymSpace
 from palaestra.rl.optimizers import fork_torch_rng
-from palaestra.rl.policies.control import ControlPolicy, make_action_head, mlp
+from palaestra.rl.policies.control import ControlPolicy, count_features, list_parts, make_action_head, mlp
 
 _MIN_SIDE = 7
 """Minimum height and width of an image: the view of an agent in MiniGrid. Smaller arrays are feature vectors."""
@@ -32,6 +32,11 @@ def is_image_space(space: GymSpace) -> bool:
     return len(space.shape) in (2, 3, 4) and min(_find_sides(space.shape)) >= _MIN_SIDE
 
 
+def has_images(space: GymSpace) -> bool:
+    """Whether the observations of a space are images, or contain one."""
+    return any(is_image_space(part) for part in list_parts(space))
+
+
 def cnn_policy(
     observation_space: GymSpace,
     action_space: GymSpace,
@@ -40,19 +45,23 @@ def cnn_policy(
 ) -> ControlPolicy:
     """A convolutional network for images, with one linear layer for the actor and one for the critic.
 
+    The other parts of a Dict or Tuple are further inputs of these layers.
+
     Raises:
         EnvError: the observations are not images.
     """
-    if not is_image_space(observation_space):
+    if not has_images(observation_space):
         raise EnvError(
             f"expected images: a Box of uint8 or bool with 2 to 4 axes and at least {_MIN_SIDE} x {_MIN_SIDE} pixels; "
             f"got {observation_space}"
         )
-    assert isinstance(observation_space, gymnasium.spaces.Box)
     head = make_action_head(action_space)
     with fork_torch_rng(seeds.derive("policy")):
-        trunk = ImageNetwork(observation_space)
-        actor, critic = mlp([trunk.outputs, head.outputs], 0.01), mlp([trunk.outputs, 1], 1.0)
+        has_parts = not isinstance(observation_space, gymnasium.spaces.Box)
+        trunk = MixedNetwork(observation_space) if has_parts else ImageNetwork(observation_space)
+        # A layer between the parts of an observation lets the actor combine them.
+        hidden = [128] if has_parts else []
+        actor, critic = mlp([trunk.outputs, *hidden, head.outputs], 0.01), mlp([trunk.outputs, *hidden, 1], 1.0)
     return ControlPolicy(observation_space, action_space, actor, critic, trunk=trunk, scale_actions=scale_actions)
 
 
@@ -64,8 +73,9 @@ class ImageNetwork(nn.Module):
     this is the network of MinAtar (Young and Tian 2019). Weights are orthogonal, as in `mlp`.
     """
 
-    def __init__(self, space: gymnasium.spaces.Box) -> None:
+    def __init__(self, space: GymSpace) -> None:
         super().__init__()
+        assert isinstance(space, gymnasium.spaces.Box)
         self.shape, self.scale = space.shape, 1.0 / float(space.high.max())
         height, width = _find_sides(space.shape)
         channels = int(np.prod(space.shape)) // (height * width)
@@ -105,6 +115,32 @@ class ImageNetwork(nn.Module):
         if len(self.shape) == 4:  # The channels of all stacked frames.
             images = images.flatten(1, 2)
         return images.float() * self.scale
+
+
+class MixedNetwork(nn.Module):
+    """Maps observations with several parts to feature vectors: each image by a network of its own, other parts as they are.
+
+    Arguments:
+        space: a Dict or Tuple. Observations are rows of features, in the order of its parts.
+    """
+
+    def __init__(self, space: GymSpace) -> None:
+        super().__init__()
+        self.parts = list_parts(space)
+        self.widths = [count_features(part) for part in self.parts]
+        self.networks = nn.ModuleDict(
+            {str(k): ImageNetwork(part) for k, part in enumerate(self.parts) if is_image_space(part)}
+        )
+        images = [image.outputs for image in self.networks.values() if isinstance(image, ImageNetwork)]
+        rest = [width for k, width in enumerate(self.widths) if str(k) not in self.networks]
+        self.outputs = sum(images) + sum(rest)
+
+    def forward(self, rows_NF: torch.Tensor) -> torch.Tensor:
+        hidden = []
+        for k, (part, values_NF) in enumerate(zip(self.parts, torch.split(rows_NF, self.widths, -1), strict=True)):
+            is_image = str(k) in self.networks
+            hidden.append(self.networks[str(k)](values_NF.view(-1, *(part.shape or ()))) if is_image else values_NF)
+        return torch.cat(hidden, -1)
 
 
 def _has_channels_first(shape: tuple[int, ...]) -> bool:

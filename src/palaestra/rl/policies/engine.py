@@ -37,6 +37,7 @@ class EnginePolicy:
         stop: strings that end a response.
     """
 
+    kept = None
     has_cache = False
     """A slot is given its whole conversation before each message."""
 

@@ -20,7 +20,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.kernels.cpu import fuse_activations, select_matmul_kernels
 from palaestra.kernels.gpu.device import count_free_bytes
 from palaestra.kernels.gpu.stepper import PackedStepper
-from palaestra.kernels.operations import compute_token_logprobs, sample_tokens
+from palaestra.kernels.operations import compute_token_logprobs, filter_logits, sample_tokens
 from palaestra.kernels.sequence_forward import SequenceForward, SequenceOutputs, pad_or_cut
 from palaestra.kernels.slots import Stepper, make_stepper
 from palaestra.models.families import check_causal, context_length
@@ -63,10 +63,15 @@ class LanguageModelPolicy(nn.Module):
         microbatch_size: int = 0,
         gradient_checkpointing: bool = False,
         seeds: Seeds = Seeds(0),
+        top_p: float = 1.0,
+        top_k: int = 0,
     ) -> None:
         super().__init__()
         check_causal(model.config, trainable=True)
         self.model, self.temperature = model, temperature
+        self.top_p, self.top_k = top_p, top_k
+        self.kept: list[np.ndarray] | None = None
+        """The tokens that top-p and top-k have kept in the last `act`, by slot; `None` without them."""
         fuse_activations(model)
         config = model.config.get_text_config()
         self.rows = int(model.get_output_embeddings().weight.shape[0])
@@ -97,7 +102,9 @@ class LanguageModelPolicy(nn.Module):
 
     def with_model(self, model: PreTrainedModel) -> LanguageModelPolicy:
         """Return the same policy with other weights and without a critic."""
-        return LanguageModelPolicy(model, None, self.temperature, self.vocabulary, self.microbatch_size)
+        policy = LanguageModelPolicy(model, None, self.temperature, self.vocabulary, self.microbatch_size)
+        policy.top_p, policy.top_k = self.top_p, self.top_k
+        return policy
 
     @property
     def device(self) -> torch.device:
@@ -143,19 +150,29 @@ class LanguageModelPolicy(nn.Module):
             if starting:
                 logits_SV = stepper.start({s: tokens_SL[s, : length_S[s]].tolist() for s in starting}, logits_SV)
         assert logits_SV is not None, "no slot is active"
-        if isinstance(stepper, PackedStepper) and mask_SV is None:
+        restricts = self.top_p < 1.0 or self.top_k > 0
+        if isinstance(stepper, PackedStepper) and mask_SV is None and not restricts:
             chosen_S, logprobs_S, entropy_S = stepper.sample(uniform_S, self.temperature, self.vocabulary)
         else:
-            sampled = sample_tokens(
-                logits_SV[:, : self.vocabulary].float(),
-                torch.from_numpy(uniform_S).to(logits_SV.device),
-                self.temperature,
-                None if mask_SV is None else torch.from_numpy(mask_SV.astype(bool)).to(logits_SV.device),
-            )
+            logits_SV = logits_SV[:, : self.vocabulary].float()
+            uniform = torch.from_numpy(uniform_S).to(logits_SV.device)
+            legal_SV = None if mask_SV is None else torch.from_numpy(mask_SV.astype(bool)).to(logits_SV.device)
+            if restricts:
+                legal_SV = self._restrict(logits_SV, legal_SV)
+            sampled = sample_tokens(logits_SV, uniform, self.temperature, legal_SV)
             chosen_S, logprobs_S, entropy_S = (values_S.cpu().numpy() for values_S in sampled)
         if not np.isfinite(logprobs_S[choosing_S]).all():
             raise ModelError("the policy's log-probs are not finite; lower the learning rate")
         return chosen_S, logprobs_S, entropy_S
+
+    def _restrict(self, logits_SV: torch.Tensor, legal_SV: torch.Tensor | None) -> torch.Tensor:
+        """The tokens that top-p and top-k keep. They are recorded, because learning uses the same distribution."""
+        if legal_SV is not None:
+            logits_SV = logits_SV.masked_fill(~legal_SV, float("-inf"))
+        top_p, top_k = (logits_SV.new_tensor([[value]]) for value in (self.top_p, float(self.top_k)))
+        kept_SV = filter_logits(logits_SV / self.temperature, top_p, top_k).isfinite()
+        self.kept = [row_V.nonzero()[0] for row_V in kept_SV.cpu().numpy()]
+        return kept_SV
 
     def evaluate_actions(
         self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True

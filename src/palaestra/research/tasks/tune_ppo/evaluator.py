@@ -42,7 +42,7 @@ def _read_settings(text: str) -> Json:
         settings: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SubmissionError(f"{FILE} must contain one JSON object; {error}") from None
-    known = {*NUMBERS, *COUNTS, "anneal_lr"}
+    known = {*NUMBERS, *COUNTS, "lr_schedule"}
     if not isinstance(settings, dict):
         raise SubmissionError(f"{FILE} must contain a JSON object of settings; got {type(settings).__name__}")
     if missing := sorted(known - set(settings)):
@@ -59,8 +59,9 @@ def _read_settings(text: str) -> Json:
             raise SubmissionError(
                 f"{FILE}: {name} must be a whole number from {least} to {most}; got {str(value)[:40]}"
             )
-    if type(settings["anneal_lr"]) is not bool:
-        raise SubmissionError(f"{FILE}: anneal_lr must be true or false; got {str(settings['anneal_lr'])[:40]}")
+    if settings["lr_schedule"] not in ("constant", "linear", "cosine"):
+        got = str(settings["lr_schedule"])[:40]
+        raise SubmissionError(f"{FILE}: lr_schedule must be constant, linear or cosine; got {got}")
     steps = (
         EPISODES
         // settings["episodes"]
