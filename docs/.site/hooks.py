@@ -89,6 +89,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return "".join(part if part.startswith(("```", "~~~")) else _LINK.sub(replace, part) for part in parts)
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """An empty cell in the head of a table is no header."""
+    return re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)
+
+
 def list_exports() -> dict[str, list[str]]:
     """What `palaestra` and its packages export, by the room whose page shows it."""
     exports: dict[str, list[str]] = {room: [] for room in TITLES}

@@ -70,5 +70,7 @@ def test_pages_are_accessible_and_load_nothing(site: Path, browser: Any) -> None
 def test_search_works_from_a_folder(site: Path, browser: Any) -> None:
     page = browser.new_context().new_page()
     page.goto((site / "index.html").as_uri())
-    page.get_by_role("textbox", name="Search").fill("entropy collapse")
+    search = page.get_by_role("textbox", name="Search")
+    search.click()
+    search.press_sequentially("entropy collapse", delay=30)
     page.wait_for_selector(".md-search-result__item a[href*='diagnose.html']", timeout=20_000)
