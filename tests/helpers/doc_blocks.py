@@ -18,12 +18,13 @@ def name_page(page: Path) -> str:
 
 
 def list_blocks(page: Path, *languages: str) -> list[str]:
-    """The fenced blocks of a page in these languages; those with a title are the code of another library."""
+    """The fenced blocks of a page in these languages; those with another title than Palaestra are the code of
+    another library."""
     text = page.read_text(encoding="utf-8")
     return [
         re.sub(rf"^{match[1]}", "", match[3], flags=re.MULTILINE)
         for match in _FENCE.finditer(text)
-        if match[2] in languages and "title=" not in match[0].partition("\n")[0]
+        if match[2] in languages and re.search(r'title="(?!Palaestra)', match[0].partition("\n")[0]) is None
     ]
 
 
