@@ -140,7 +140,7 @@ def convert_notebook(path: Path) -> tuple[str, dict[str, bytes]]:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
             continue
-        shell = re.fullmatch(r"%%(?:bash|sh)\n(.*)|!(.*)", cell.source, re.DOTALL)
+        shell = re.fullmatch(r"%%bash[^\n]*\n(.*)|!(.*)", cell.source, re.DOTALL)
         parts.append(f"```bash\n{shell[1] or shell[2]}\n```" if shell else f"```python\n{cell.source}\n```")
         for number, output in enumerate(_join_streams(cell.get("outputs", ()))):
             text, picture = convert_output(output, f"{path.stem}_{cell.id}_{number}")
