@@ -6,6 +6,7 @@ Run it with `python -m tests.helpers.notebooks [NAME ...]` after a change of a t
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
-_STREAMS = {"stderr"}
-"""Outputs that are not stored: warnings of libraries, which name files of this machine."""
+_BARS, _CODES = re.compile(r"^.*━.*\n?", re.MULTILINE), re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""Progress bars and colors: Jupyter makes commands believe that they write to a terminal."""
 
 
 def execute(path: Path, folder: Path, seconds: int = 600) -> Any:
@@ -40,9 +41,24 @@ def clean(notebook: Any) -> Any:
     for number, cell in enumerate(notebook.cells):
         cell.id, cell.metadata = f"cell-{number}", {}
         if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if output.get("name") not in _STREAMS]
+            # Warnings of libraries name files of this machine.
+            cell.outputs = [output for output in _join_streams(cell.outputs) if output.get("name") != "stderr"]
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return notebook
+
+
+def _join_streams(outputs: list[Any]) -> list[Any]:
+    """Join the pieces in which a command has printed."""
+    joined: list[Any] = []
+    for output in outputs:
+        if joined and "name" in output and output.get("name") == joined[-1].get("name"):
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    for output in joined:
+        if "name" in output:
+            output.text = _CODES.sub("", _BARS.sub("", output.text))
+    return joined
 
 
 def main(names: list[str]) -> None:
