@@ -33,7 +33,7 @@ test: $(STAMP) system  ## all tests that need nothing special
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile tests/sandbox  # held to times, so apart from the rest
 
-test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(OPENENV)/.installed $(AGENTS)/.installed $(MINATAR) $(TEMPLATES) $(HARBOR) system  ## tests that fetch models or need engines; 8 GB
+test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(OPENENV)/.installed $(AGENTS)/.installed $(MINATAR) $(TEMPLATES) $(HARBOR) system  ## tests that fetch models or need engines; 10 GB
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gem,reasoning-gym,wandb]' 'ray[default]'  # needs a C compiler
 	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_HARBOR=$(abspath $(HARBOR)) PALAESTRA_CHAT_TEMPLATES=$(abspath $(TEMPLATES)) PALAESTRA_OPENENV_PYTHON=$(abspath $(OPENENV))/bin/python PALAESTRA_AGENTS_PYTHON=$(abspath $(AGENTS))/bin/python PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/rl/policies/test_engine.py tests/recipes/test_vllm_recipes.py tests/recipes/train/test_ranks.py::test_two_processes_with_vllm_train_like_one
@@ -103,11 +103,16 @@ $(PEERS)/.installed: pyproject.toml
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[inspect,verifiers]' pytest hypothesis psutil setuptools
 	@touch $@
 
-# Agents and clients that play through the gateway. Palaestra is not imported there.
+# Agents and clients that play through the gateway, in versions that agree. Palaestra is not imported there. The coding agents are npm's.
 $(AGENTS)/.installed:
 	test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
-	$(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check openai==3.51.0 anthropic==2.10.0 openai-agents==0.24.0 smolagents==1.26.0
-	$(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check opentelemetry-sdk==1.45.2 opentelemetry-exporter-otlp-proto-common==1.45.2 opentelemetry-instrumentation-openai-v2==2.4b0 opentelemetry-util-genai==0.4b0 'wrapt<2' httpx
+	$(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  openai==3.51.0 anthropic==2.10.0 openai-agents==0.24.0 smolagents==1.26.0 langchain==1.4.7 langchain-openai==1.7.3 langgraph==1.2.22 \
+	  'pydantic-ai-slim[openai]==2.68.0' dspy==3.4.1 litellm==1.83.0 inspect-ai==0.3.285 mini-swe-agent==2.4.6 \
+	  opentelemetry-sdk==1.45.2 opentelemetry-exporter-otlp-proto-common==1.45.2 opentelemetry-instrumentation-openai-v2==2.4b0 \
+	  opentelemetry-util-genai==0.4b0 'wrapt<2' httpx
+	npm install --silent --prefix $(AGENTS) @anthropic-ai/claude-code@2.1.328 @openai/codex@0.169.0 opencode-ai@1.18.33 @qwen-code/qwen-code@0.24.4 || \
+	  echo "npm could not install the coding agents; their tests are skipped"
 	@touch $@
 
 # The last TRL that has PPO, beside the one that everything else is measured against.

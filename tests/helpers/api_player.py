@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from http_agent import call
@@ -25,19 +26,30 @@ def to_call(name: str, arguments: str, id: str) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def play_chat(stream: bool) -> None:
+def complete_openai(stream: bool, **options: Any) -> Any:
     from openai import OpenAI
 
-    client, history = OpenAI(), [{"role": "system", "content": SYSTEM}]
+    client = OpenAI()
+    if not stream:
+        return client.chat.completions.create(model=MODEL, **options)
+    with client.chat.completions.stream(model=MODEL, **options) as events:
+        return events.get_final_completion()
+
+
+def complete_litellm(stream: bool, **options: Any) -> Any:
+    import litellm
+
+    response = litellm.completion(model=f"openai/{MODEL}", stream=stream, **options)
+    return litellm.stream_chunk_builder(list(response)) if stream else response
+
+
+def play_chat(complete: Callable[..., Any]) -> None:
+    history = [{"role": "system", "content": SYSTEM}]
 
     def answer(messages: list[Any], tools: list[Any]) -> Any:
         history.extend(messages)
-        options = {"model": MODEL, "messages": history} | ({"tools": tools} if tools else {})
-        if stream:
-            with client.chat.completions.stream(**options) as events:
-                message = events.get_final_completion().choices[0].message
-        else:
-            message = client.chat.completions.create(**options).choices[0].message
+        response = complete(messages=history, **({"tools": tools} if tools else {}))
+        message = response.choices[0].message
         calls = [to_call(c.function.name, c.function.arguments, c.id) for c in message.tool_calls or ()]
         history.append({"role": "assistant", "content": message.content} | ({"tool_calls": calls} if calls else {}))
         return history[-1]
@@ -113,7 +125,8 @@ def play_responses(stream: bool, chained: bool) -> None:
 
 
 PLAYERS: dict[str, Callable[[bool], None]] = {
-    "chat": play_chat,
+    "chat": lambda stream: play_chat(partial(complete_openai, stream)),
+    "litellm": lambda stream: play_chat(partial(complete_litellm, stream)),
     "messages": play_messages,
     "responses": lambda stream: play_responses(stream, chained=False),
     "chained-responses": lambda stream: play_responses(stream, chained=True),

@@ -60,6 +60,22 @@ def test_stream_has_the_events_of_each_block(thread: ServerThread) -> None:
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
 
 
+def test_defaults_of_claude_code_change_nothing(thread: ServerThread) -> None:
+    defaults = {
+        "thinking": {"type": "adaptive", "display": "omitted"},
+        "output_config": {"effort": "high"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    }
+    prompts = []
+    for body in (
+        {"system": "Be short."},
+        defaults | {"messages": [{"role": "system", "content": "Be short."}, *QUESTION]},
+    ):
+        assert post(thread, tools=[TOOL], **body)[0] == 200
+        prompts.append(thread.server.engine.requests[-1].prompt_ids)
+    assert prompts[0] == prompts[1]
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "reason", "body"),
     [
@@ -68,7 +84,15 @@ def test_stream_has_the_events_of_each_block(thread: ServerThread) -> None:
         (400, "invalid_request_error", "prefilled", {"messages": [*QUESTION, {"role": "assistant", "content": "7"}]}),
         (400, "invalid_request_error", "image", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}),
         (400, "invalid_request_error", "offered tools", {"tool_choice": {"type": "any"}}),
-        (400, "invalid_request_error", "thinking", {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        (400, "invalid_request_error", "use adaptive", {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        (400, "invalid_request_error", "send all of them", {"tools": [TOOL | {"defer_loading": True}]}),
+        (
+            400,
+            "invalid_request_error",
+            "offer functions",
+            {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        ),
+        (400, "invalid_request_error", "use high", {"output_config": {"effort": "low"}}),
         (404, "not_found_error", "/v1/messages", {"path": "messages/batches"}),
     ],
 )

@@ -51,6 +51,7 @@ def test_function_calls_are_continued(
         answer: int
 
     options: dict[str, Any] = {"model": "m", "instructions": "Be short.", "tools": [TOOL]}
+    options |= {"reasoning": {"summary": "auto"}, "extra_body": {"client_metadata": {"turn_id": "1"}}}  # As Codex does.
     question = {"role": "user", "content": [{"type": "input_text", "text": "3 + 4?"}]}
     first = client.responses.create(input=[question], **options)
     assert (first.status, first.output_text) == ("completed", "Look.")
@@ -86,9 +87,9 @@ def test_stream_has_the_events_of_each_item(client: openai.OpenAI) -> None:
         ({"input": [{"type": "item_reference", "id": "a"}]}, "item_reference"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input_image"),
         ({"input": "7?", "previous_response_id": "resp_0"}, "this session has no response"),
-        ({"input": "7?", "tools": [{"type": "web_search"}]}, "tools"),
+        ({"input": "7?", "tools": [{"type": "web_search"}]}, "offer functions, and disable the others"),
         ({"input": "7?", "tool_choice": "required"}, "offered tools"),
-        ({"input": "7?", "reasoning": {"effort": "high"}}, "reasoning"),
+        ({"input": "7?", "reasoning": {"effort": "high"}}, "use none or leave it out"),
         ({"input": "7?", "temperature": 0}, "temperature"),
     ],
 )

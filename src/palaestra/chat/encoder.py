@@ -112,7 +112,7 @@ class ChatEncoder:
             place = next(k for k, adapted_message in enumerate(adapted) if is_marked(adapted_message))
             suffix = self._find_suffix(adapted[: place + 1], adapted[place + 1 :])
             self._check_rendered(adapted[place + 1 :], suffix)
-            ids = self._encode_after(self._drop_end(suffix, end), end)
+            ids = self.encode_after(self._drop_end(suffix, end), end)
             if len(self._replies) < _MAX_CACHED:
                 self._replies[adapted, end] = ids
         return ids
@@ -123,7 +123,22 @@ class ChatEncoder:
         Raises:
             EnvError: the template does not put calls at the start of a message.
         """
-        return self._encode_after(find_call_start(self.template, name), "")
+        return self.encode_after(find_call_start(self.template, name))
+
+    def encode_after(self, text: str, end: str = "") -> tuple[int, ...]:
+        """The ids of a text in the middle of a conversation, after the token `end` or after other text.
+
+        At the start of a text some tokenizers add a space (SentencePiece's `\u2581`), or keep one that they drop after
+        a special token. So the text is encoded with a prefix, whose ids are then removed.
+        """
+        if not text:
+            return ()
+        for prefix in (end,) if end else _PREFIXES:
+            first, whole = self._encode(prefix), self._encode(prefix + text)
+            # Unknown characters of prefix and text may become one token.
+            if whole[: len(first)] == first and self.tokenizer.unk_token_id not in first:
+                return whole[len(first) :]
+        return self._encode(text)
 
     def decode_message(self, ids: Sequence[int], number: int = 0) -> Message:
         """Decode a message that the model sampled. Calls are parsed if there are tools.
@@ -176,21 +191,6 @@ class ChatEncoder:
                     f"the chat template of {self.name} omits or changes a user message ({message.text[:40]!r} is not in "
                     "the rendered text); set the tokenizer's `chat_template` to another one"
                 )
-
-    def _encode_after(self, text: str, end: str) -> tuple[int, ...]:
-        """The ids of a text in the middle of a conversation, after the token `end` or after other text.
-
-        At the start of a text some tokenizers add a space (SentencePiece's `\u2581`), or keep one that they drop after
-        a special token. So the text is encoded with a prefix, whose ids are then removed.
-        """
-        if not text:
-            return ()
-        for prefix in (end,) if end else _PREFIXES:
-            first, whole = self._encode(prefix), self._encode(prefix + text)
-            # Unknown characters of prefix and text may become one token.
-            if whole[: len(first)] == first and self.tokenizer.unk_token_id not in first:
-                return whole[len(first) :]
-        return self._encode(text)
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))

@@ -52,7 +52,27 @@ class AnthropicTool(StrictBody):
 
 
 class Thinking(StrictBody):
-    type: Literal["disabled"]
+    """`adaptive` leaves it to the model, which samples freely anyway. A budget of tokens cannot be kept."""
+
+    type: Literal["disabled", "adaptive"]
+    display: str | None = None
+
+
+class ClearedThinking(StrictBody):
+    """Keeps all thinking blocks, so it has no effect."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"]
+
+
+class ContextManagement(StrictBody):
+    edits: list[ClearedThinking] | None = None
+
+
+class OutputConfig(StrictBody):
+    """`high` is the effort of calls without one."""
+
+    effort: Literal["high"] | None = None
 
 
 class CountBody(StrictBody):
@@ -64,6 +84,8 @@ class CountBody(StrictBody):
     tools: list[AnthropicTool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
+    context_management: ContextManagement | None = None
+    output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
 
     def to_chat(self) -> ChatBody:
@@ -115,8 +137,10 @@ class MessagesBody(CountBody):
 def _to_chat_messages(message: Json) -> list[Json]:
     """Convert one message. Results of tools become messages of their own."""
     role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant") or not isinstance(content, (str, list)):
-        raise RequestError("messages: expected the role user or assistant, and a text or a list of blocks as content")
+    if role not in ("user", "assistant", "system") or not isinstance(content, (str, list)):
+        raise RequestError(
+            "messages: expected the role user, assistant or system, and a text or a list of blocks as content"
+        )
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     converted: list[Json] = []
     texts: list[Json] = []

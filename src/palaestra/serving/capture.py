@@ -134,6 +134,8 @@ class CaptureSession:
         self.responses: dict[str, list[Json]] = {}
         """The messages up to each answer to a call of the Responses API, by its id."""
         self._latest: dict[tuple[str, tuple[_MessageKey, ...]], CapturedCall] = {}
+        self._texts: list[tuple[str, CapturedCall]] = []
+        """The text completions, each with its prompt and all that was sampled."""
         self._prompts: Counter[tuple[int, ...]] = Counter()
 
     def encode(
@@ -158,6 +160,28 @@ class CaptureSession:
                 return parent, (*parent.prompt_ids, *sampled, *reply)
         return None, encoder.encode_opening(prompt)
 
+    def encode_text(
+        self, encoder: ChatEncoder, prompt: str | list[int]
+    ) -> tuple[CapturedCall | None, tuple[Message, ...], tuple[int, ...]]:
+        """Encode the prompt of a text completion. Returns the call that it continues, its messages, and its ids.
+
+        It continues the longest earlier completion whose prompt and sampled tokens it begins with, as text or as ids.
+        The texts between the answers are messages of the user.
+        """
+        start, parent, ids = 0, None, list[int]()
+        for text, call in reversed(self._texts):
+            own = [*call.prompt_ids, *call.completion.token_ids]
+            whole = text if isinstance(prompt, str) else own
+            if len(whole) > start and prompt[: len(whole)] == whole:
+                start, parent, ids = len(whole), call, own
+        rest = prompt[start:]
+        if isinstance(rest, str):
+            ids += encoder.tokenizer.encode(rest) if parent is None else encoder.encode_after(rest)
+        else:
+            ids, rest = [*ids, *rest], str(encoder.tokenizer.decode(rest))
+        before = () if parent is None else (*parent.messages, parent.message)
+        return parent, (*before, Message("user", rest)) if rest else before, tuple(ids)
+
     def draw_seed(self, prompt_ids: tuple[int, ...], count: int, seed: int | None = None) -> tuple[int, int]:
         """Return the number of earlier completions of a prompt, and the seed of the next `count`.
 
@@ -167,6 +191,11 @@ class CaptureSession:
         number = self._prompts[prompt_ids]
         self._prompts[prompt_ids] += count
         return number, self.seeds.derive("call", str(seed), number, *prompt_ids).integer()
+
+    def record_text(self, prompt: str, call: CapturedCall) -> None:
+        """Record a text completion. `prompt` ends with all that was sampled."""
+        self.calls.append(call)
+        self._texts.append((prompt, call))
 
     def record(self, tools: str, call: CapturedCall) -> None:
         """Record a call that was encoded with these tools."""

@@ -1,4 +1,5 @@
-"""An endpoint that records every call of an agent, for training: chat completions and responses of OpenAI, messages of Anthropic.
+"""An endpoint that records every call of an agent, for training: chat completions, completions and responses of OpenAI,
+messages of Anthropic.
 
 Each episode has a session with its own base URL, `/sessions/NAME/v1`. An agent needs no change: it gets the URL from the
 environment variable `OPENAI_BASE_URL`. The environment of the episode is at `/sessions/NAME/env`.
@@ -28,7 +29,7 @@ from palaestra.core.settings import short_repr
 from palaestra.engines.base import context_failure
 from palaestra.serving.anthropic_api import AnthropicWriter, CountBody, MessagesBody, describe_anthropic_error
 from palaestra.serving.capture import CapturedCall, CaptureSession, EpisodePlayer, decode_answer
-from palaestra.serving.request_bodies import ChatBody, RequestError, StrictBody
+from palaestra.serving.request_bodies import ChatBody, CommonBody, RequestError, StrictBody, TextBody
 from palaestra.serving.responses_api import ResponsesBody, ResponsesWriter
 from palaestra.serving.server import OpenAIServer, T, to_json_response
 from palaestra.serving.writers import AnswerWriter, OpenAIWriter
@@ -72,6 +73,23 @@ class VersionedRequest(Request):
     """A request that notes the version of the weights that answer it."""
 
     versions: list[int] = field(default_factory=list, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingCall:
+    """A call that is being answered.
+
+    Arguments:
+        number: the number of earlier completions of the same prompt in the session.
+        is_late: the episode was over when the call came. It cannot change the reward, so it is not recorded.
+    """
+
+    session: CaptureSession
+    parent: CapturedCall | None
+    messages: tuple[Message, ...]
+    request: VersionedRequest
+    number: int
+    is_late: bool
 
 
 class CaptureServer(OpenAIServer):
@@ -148,6 +166,7 @@ class CaptureServer(OpenAIServer):
             *super()._list_routes(),
             ("GET", f"{session}/v1/models", self._list_models),
             ("POST", f"{session}/v1/chat/completions", self._capture_chat),
+            ("POST", f"{session}/v1/completions", self._capture_texts),
             ("POST", f"{session}/v1/responses", self._capture_response),
             ("POST", f"{session}/v1/messages", self._capture_message),
             ("POST", f"{session}/v1/messages/count_tokens", self._count_tokens),
@@ -220,29 +239,82 @@ class CaptureServer(OpenAIServer):
         self._check_sampling(body)
         session = await self._step_in_thread(self._get_session, http)
         encoder, messages, parent, prompt_ids, start = await self._encode(self._encode_call, session, body)
-        number, seed = session.draw_seed(prompt_ids, body.n, body.seed)
-        sampling = self._choose_sampling(session, body, prompt_ids)
-        request = VersionedRequest((), sampling, seed, prompt_ids=prompt_ids)
-        # Calls after the end of the episode cannot change its reward.
-        is_over = session.player is not None and session.player.is_over
+        limit = body.max_completion_tokens or body.max_tokens or self.max_tokens
+        pending = self._prepare(session, body, limit, parent, messages, prompt_ids)
 
         def to_choice(index: int, answer: Completion) -> Json:
             self._check_completion(answer)
             message = decode_answer(encoder, messages, answer, start)
             message = replace(message, tool_calls=body.limit_calls(message.tool_calls))
-            if not is_over:
-                if self.sessions.get(session.name) is not session:
-                    raise RequestError(f"the session '{session.name}' has ended", "session_not_found")
-                version = request.versions[0]
-                call = CapturedCall(parent, messages, message, answer, version, number + index, sampling)
+            if (call := self._finish_call(pending, message, answer, index)) is not None:
                 session.record(encoder.tools, call)
             return self._to_chat_choice(body, index, answer, message.text, message.tool_calls)
 
         if body.stream:
             tool_format = encoder.tool_format
             whole = bool(encoder.tools) or (tool_format is not None and tool_format.has_channels)
-            return self._stream(http, request, writer, whole, to_choice)
-        return await self._answer(http, [request], writer, to_choice)
+            return self._stream(http, pending.request, writer, whole, to_choice)
+        return await self._answer(http, [pending.request], writer, to_choice)
+
+    async def _capture_texts(self, http: HttpRequest) -> HttpResponse:
+        """Answer text completions and record them."""
+        body = await self._read(http, TextBody)
+        self._check_sampling(body)
+        session = await self._step_in_thread(self._get_session, http)
+        encoded = await self._encode(self._encode_texts, session, body)
+        pendings = [self._prepare(session, body, body.max_tokens or 16, *parts) for parts in encoded]
+
+        def to_choice(index: int, answer: Completion) -> Json:
+            self._check_completion(answer)
+            place, number = divmod(index, body.n)
+            call = self._finish_call(pendings[place], Message("assistant", answer.text), answer, number)
+            if call is not None:
+                prompt, sampled = body.prompts[place], str(self.tokenizer.decode(answer.token_ids))
+                text = prompt if isinstance(prompt, str) else str(self.tokenizer.decode(prompt))
+                session.record_text(text + sampled, call)
+            return self._to_text_choice(body, index, answer)
+
+        return await self._answer_texts(http, body, [pending.request for pending in pendings], to_choice)
+
+    def _encode_texts(
+        self, session: CaptureSession, body: TextBody
+    ) -> list[tuple[CapturedCall | None, tuple[Message, ...], tuple[int, ...]]]:
+        """The continued call, messages and ids of each prompt."""
+        self._check_prompts(body)
+        for prompt in body.prompts:
+            if not isinstance(prompt, str):
+                self._check_ids(prompt)
+        encoded = [session.encode_text(self._get_encoder(""), prompt) for prompt in body.prompts]
+        if not all(ids for _, _, ids in encoded):
+            raise RequestError("the prompt is empty")
+        return encoded
+
+    def _prepare(
+        self,
+        session: CaptureSession,
+        body: CommonBody,
+        limit: int,
+        parent: CapturedCall | None,
+        messages: tuple[Message, ...],
+        prompt_ids: tuple[int, ...],
+    ) -> _PendingCall:
+        number, seed = session.draw_seed(prompt_ids, body.n, body.seed)
+        sampling = self._choose_sampling(session, body, limit, prompt_ids)
+        request = VersionedRequest((), sampling, seed, prompt_ids=prompt_ids)
+        is_late = session.player is not None and session.player.is_over
+        return _PendingCall(session, parent, messages, request, number, is_late)
+
+    def _finish_call(
+        self, pending: _PendingCall, message: Message, answer: Completion, index: int
+    ) -> CapturedCall | None:
+        """The record of an answer; `None` if it came too late to be recorded."""
+        if pending.is_late:
+            return None
+        if self.sessions.get(pending.session.name) is not pending.session:
+            raise RequestError(f"the session '{pending.session.name}' has ended", "session_not_found")
+        request = pending.request
+        version, number = request.versions[0], pending.number + index
+        return CapturedCall(pending.parent, pending.messages, message, answer, version, number, request.sampling)
 
     async def _observe(self, http: HttpRequest) -> HttpResponse:
         return await self._play(http, lambda player: player.observe())
@@ -268,7 +340,8 @@ class CaptureServer(OpenAIServer):
 
     async def _reject_path(self, http: HttpRequest) -> HttpResponse:
         raise RequestError(
-            f"a session offers /v1/chat/completions, /v1/responses, /v1/messages and /v1/models; got /v1/{http.path_params['path']}",
+            "a session offers /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and /v1/models; "
+            f"got /v1/{http.path_params['path']}",
             "not_found",
         )
 
@@ -308,7 +381,7 @@ class CaptureServer(OpenAIServer):
                 raise RequestError(f"tools: {error}"[:1000]) from error
         return encoder
 
-    def _check_sampling(self, body: ChatBody) -> None:
+    def _check_sampling(self, body: CommonBody) -> None:
         """Reject a call whose tokens would have no log-probs to learn from."""
         if not self.override_sampling and body.temperature == 0:
             raise RequestError(
@@ -316,13 +389,15 @@ class CaptureServer(OpenAIServer):
                 "--override-sampling of the server replaces it"
             )
 
-    def _choose_sampling(self, session: CaptureSession, body: ChatBody, prompt_ids: tuple[int, ...]) -> Sampling:
+    def _choose_sampling(
+        self, session: CaptureSession, body: CommonBody, limit: int, prompt_ids: tuple[int, ...]
+    ) -> Sampling:
         room = self.context - len(prompt_ids)
         if room < 1:
             session.context_exceeded = True
             failure = context_failure(self.name, len(prompt_ids), self.context)
             raise RequestError(failure.message, "context_length_exceeded")
-        limit = min(body.max_completion_tokens or body.max_tokens or self.max_tokens, self.max_tokens, room)
+        limit = min(limit, self.max_tokens, room)
         own = set() if self.override_sampling else body.model_fields_set
         temperature = body.temperature if "temperature" in own else self.temperature
         top_p, top_k = (body.top_p, max(body.top_k, 0)) if own else (1.0, 0)

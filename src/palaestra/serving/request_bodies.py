@@ -27,6 +27,23 @@ _StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 _Zero = Annotated[float | None, Field(ge=0, le=0)]
 
 
+_ALTERNATIVES = {
+    "echo": "the prompt is not repeated; join it and the answer",
+    "suffix": "text is not inserted; describe the text after the gap in the prompt",
+    "best_of": "all completions are returned; use n and choose one",
+    "logit_bias": "logits are not changed; use temperature, top_p or top_k",
+    "presence_penalty": "tokens are not penalized; use temperature, top_p or top_k",
+    "frequency_penalty": "tokens are not penalized; use temperature, top_p or top_k",
+    "top_logprobs": "only the log-prob of the sampled token is known; use logprobs",
+    "tools.type": "tools of the server are not offered; offer functions, and disable the others in the agent",
+    "tools.defer_loading": "tools are not searched; send all of them",
+    "thinking.type": "a budget of thinking tokens is not kept; use adaptive or disabled",
+    "output_config.effort": "the policy has no levels of effort; use high or leave it out",
+    "reasoning.effort": "the policy has no levels of effort; use none or leave it out",
+    "functions": "functions are not supported; use tools",
+    "function_call": "functions are not supported; use tool_choice",
+}
+"""What to do instead, by the name of a parameter that is not honored."""
 _STATUSES = {
     "invalid_api_key": 401,
     "forbidden": 403,
@@ -233,6 +250,7 @@ class TextBody(CommonBody):
     logprobs: Literal[0, 1] | None = None
     echo: Literal[False] | None = None
     best_of: Literal[1] | None = None
+    suffix: Literal[""] | None = None
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -290,4 +308,6 @@ def _describe(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"]))[:200] or "body"
     reason = "this parameter is not supported" if first["type"] == "extra_forbidden" else first["msg"]
-    return f"{place}: {reason.removeprefix('Value error, ')}"
+    name = ".".join(part for part in first["loc"] if isinstance(part, str))
+    reason = _ALTERNATIVES.get(name, reason.removeprefix("Value error, "))
+    return f"{place}: {reason}"

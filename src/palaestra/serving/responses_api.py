@@ -31,9 +31,16 @@ class TextOptions(StrictBody):
     format: Json | None = None
 
 
+class Reasoning(StrictBody):
+    """No summary of the reasoning is written: what the model samples is the answer."""
+
+    effort: Literal["none"] | None = None
+    summary: str | None = None
+
+
 class ResponsesBody(StrictBody):
-    """A request for a response. `include`, `metadata` and the keys of caches have no effect, because they cannot change an
-    answer."""
+    """A request for a response. `include`, `metadata`, `client_metadata` and the keys of caches have no effect, because they
+    cannot change an answer."""
 
     model: str | None = None
     input: str | list[Json] = ""
@@ -52,7 +59,9 @@ class ResponsesBody(StrictBody):
     background: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None
     include: list[str] | None = None
+    reasoning: Reasoning | None = None
     metadata: Json | None = None
+    client_metadata: Json | None = None
     user: str | None = None
     prompt_cache_key: str | None = None
 

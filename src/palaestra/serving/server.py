@@ -18,7 +18,7 @@ from concurrent.futures import CancelledError as FutureCancelledError
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
@@ -249,24 +249,34 @@ class OpenAIServer:
         body = await self._read(http, TextBody)
         requests = await self._encode(self._make_text_requests, body)
 
-        def to_choice(index: int, answer: Completion) -> Json:
-            choice: Json = {"index": index, "text": answer.text, "finish_reason": _finish(answer, [])}
-            if body.logprobs is not None:
-                tokens = self._list_logprobs(answer)
-                values = [(token["token"], token["logprob"]) for token in tokens]
-                choice["logprobs"] = {
-                    "tokens": [token for token, _ in values],
-                    "token_logprobs": [logprob for _, logprob in values],
-                    # Of a sampled token, only its own log-prob is known; a greedy one is the most likely.
-                    "top_logprobs": [{t: p} for t, p in values] if body.logprobs and not body.temperature else None,
-                    "text_offset": [token["offset"] for token in tokens],
-                }
-            return choice | ({"token_ids": list(answer.token_ids)} if body.return_token_ids else {})
+        return await self._answer_texts(http, body, requests, partial(self._to_text_choice, body))
 
+    async def _answer_texts(
+        self,
+        http: HttpRequest,
+        body: TextBody,
+        requests: Sequence[Request],
+        to_choice: Callable[[int, Completion], Json],
+    ) -> HttpResponse:
         writer = OpenAIWriter(body, self.name, "text_completion")
         if body.stream:
             return self._stream(http, requests[0], writer, False, to_choice)
         return await self._answer(http, requests, writer, to_choice)
+
+    def _to_text_choice(self, body: TextBody, index: int, answer: Completion) -> Json:
+        """A choice of the response, with the fields that the request asks for."""
+        choice: Json = {"index": index, "text": answer.text, "finish_reason": _finish(answer, [])}
+        if body.logprobs is not None:
+            tokens = self._list_logprobs(answer)
+            values = [(token["token"], token["logprob"]) for token in tokens]
+            choice["logprobs"] = {
+                "tokens": [token for token, _ in values],
+                "token_logprobs": [logprob for _, logprob in values],
+                # Of a sampled token, only its own log-prob is known; a greedy one is the most likely.
+                "top_logprobs": [{t: p} for t, p in values] if body.logprobs and not body.temperature else None,
+                "text_offset": [token["offset"] for token in tokens],
+            }
+        return choice | ({"token_ids": list(answer.token_ids)} if body.return_token_ids else {})
 
     def _check_model(self, model: str) -> None:
         if model not in ("", self.name):
@@ -299,29 +309,36 @@ class OpenAIServer:
         if self.tokenizer is None or getattr(self.engine, "processor", None) is not None:
             return request
         ids = _check_answer(encode_prompt(self.name, self.tokenizer, request))
-        return replace(request, prompt_ids=self._check_ids(ids))
+        return replace(request, prompt_ids=self._check_context(self._check_ids(ids)))
 
     def _make_text_requests(self, body: TextBody) -> list[Request]:
         self._check_model(body.model)
         if self.tokenizer is None:
             raise RequestError(f"{self.name} completes conversations only; use /v1/chat/completions")
-        if body.stream and len(body.prompts) > 1:
-            raise RequestError("expected one prompt for a stream; got several")
-        self._check_size(sum(map(len, body.prompts)), body.n * len(body.prompts))
+        self._check_prompts(body)
         requests = []
         for prompt in body.prompts:
             ids = self._check_ids(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+            ids = self._check_context(ids)
             sampling = body.to_sampling(body.max_tokens or 16)
             requests.append(Request((), sampling, _choose_seed(body.seed), prompt_ids=ids))
         return requests
+
+    def _check_prompts(self, body: TextBody) -> None:
+        if body.stream and len(body.prompts) > 1:
+            raise RequestError("expected one prompt for a stream; got several")
+        self._check_size(sum(map(len, body.prompts)), body.n * len(body.prompts))
 
     def _check_ids(self, ids: Sequence[int]) -> tuple[int, ...]:
         if not ids:
             raise RequestError("the prompt is empty")
         if min(ids) < 0 or max(ids) >= len(self.tokenizer):
             raise RequestError(f"expected token ids from 0 to {len(self.tokenizer) - 1}; got {min(ids)} to {max(ids)}")
+        return tuple(ids)
+
+    def _check_context(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         context = getattr(self.engine, "context", 1 << 30)
-        return _check_answer(tuple(ids) if len(ids) < context else context_failure(self.name, len(ids), context))
+        return _check_answer(ids if len(ids) < context else context_failure(self.name, len(ids), context))
 
     def _list_logprobs(self, answer: Completion) -> list[Json]:
         """List the tokens of an answer with their log-probs and the offsets of their text in the whole text.
