@@ -12,8 +12,10 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from palaestra.core.errors import ModelError
-from palaestra.kernels.gpu.attention import SegmentLengths, attend_packed
+from palaestra.kernels.decoder import describe
+from palaestra.kernels.gpu.attention import SegmentLengths, attend_packed, attend_padded
 from palaestra.kernels.operations import gather_rows, recompute_token_logprobs, rotate, swiglu
+from palaestra.kernels.packed import PackedForward
 from palaestra.kernels.sequence_forward import SequenceForward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -64,14 +66,12 @@ def make_sequences(shapes: list[tuple[int, int]], prompts: list[int]) -> tuple[l
     st.lists(st.integers(1, 12), min_size=4, max_size=4),
     st.booleans(),
 )
-def test_packed_attention_gives_the_outputs_of_transformers(
+def test_packed_forward_gives_the_outputs_of_transformers(
     model: Any, shapes: list[tuple[int, int]], lengths: list[int], include_end: bool
 ) -> None:
     prompts, responses = make_sequences(shapes, lengths)
     width = max(n for _, n in shapes) + include_end
     forward = SequenceForward(model)
-    assert forward.fast is not None
-    forward.fast.packs_attention = True
     with torch.no_grad():
         packed = forward(prompts, responses, width, True, True, include_end)
         own = forward.own_forward(prompts, responses, width, True)
@@ -90,7 +90,6 @@ def test_gradients_are_those_of_transformers(model: Any, recompute: bool) -> Non
     for packed in (True, False):
         forward = SequenceForward(model, recompute=recompute and packed)
         assert forward.fast is not None
-        forward.fast.packs_attention = True
         if not packed:
             forward.fast = None
         model.zero_grad()
@@ -115,10 +114,10 @@ def test_gradients_are_those_of_transformers(model: Any, recompute: bool) -> Non
 def test_half_models_are_compared_by_a_short_copy(name: str) -> None:
     """Adapters and GPT-2 in bfloat16, the default on a GPU. A CPU does not use the packed pass in this dtype."""
     model = make_model(name).to(torch.bfloat16)
-    forward, float32 = SequenceForward(model), SequenceForward(make_model(name))
-    assert float32.fast is not None
+    forward, decoder = SequenceForward(model), describe(model)
+    assert decoder is not None
     inner = model.get_base_model() if name == "lora" else model
-    forward.fast = type(float32.fast)(inner.base_model)
+    forward.fast = PackedForward(decoder)
     prompts, responses = make_sequences([(0, 2), (0, 3), (1, 1)], [3, 1, 4, 4])
     assert forward._fast_agrees(prompts, responses, 3)
     assert (inner.config.num_hidden_layers, model.dtype) == (3, torch.bfloat16)
@@ -137,12 +136,12 @@ def test_unsupported_adapters_have_no_fast_forward() -> None:
 
 
 def test_other_families_are_checkpointed_by_transformers() -> None:
-    """Phi-3 has no packed forward pass. Its gradients with checkpoints are those without."""
-    from transformers import Phi3Config, Phi3ForCausalLM
+    """Phi has no packed forward pass. Its gradients with checkpoints are those without."""
+    from transformers import PhiConfig, PhiForCausalLM
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model: Any = Phi3ForCausalLM(Phi3Config(**SHAPE, pad_token_id=0)).to(DEVICE).eval()
+        model: Any = PhiForCausalLM(PhiConfig(**SHAPE)).to(DEVICE).eval()
     prompts, responses = make_sequences([(0, 5), (0, 3), (1, 2)], [6, 1, 9, 4])
     results, calls = [], []
     model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
@@ -168,6 +167,30 @@ def test_a_model_with_dropout_is_not_checkpointed() -> None:
     )
     with pytest.raises(ModelError, match="dropout"):
         SequenceForward(OPTForCausalLM(config), recompute=True)
+
+
+@pytest.mark.parametrize("window", [0, 4])
+@pytest.mark.parametrize("softcap", [0.0, 1.5])
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_padded_attention_is_that_of_each_sequence(window: int, softcap: float, has_sinks: bool) -> None:
+    queries, keys = [3, 1, 7, 2], [3, 5, 9, 2]
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(sum(lengths), heads, 16, generator=generator).requires_grad_()
+        for lengths, heads in ((queries, 4), (keys, 2), (keys, 2))
+    )
+    sinks_H = torch.randn(4, generator=generator).requires_grad_()
+    segments = SegmentLengths.make(queries, keys, torch.device("cpu"))
+    results = [
+        attend(q, k, v, segments, 0.3, window, softcap, sinks_H if has_sinks else None)
+        for attend in (attend_packed, attend_padded)
+    ]
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
+    inputs = (q, k, v, sinks_H) if has_sinks else (q, k, v)
+    weights = torch.randn(results[0].shape, generator=generator)
+    mine, theirs = (torch.autograd.grad((mixed * weights).sum(), inputs) for mixed in results)
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -11,10 +11,11 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from palaestra.core.errors import ModelError
-from palaestra.kernels.gpu.decode import takes_packed
+from palaestra.kernels.decoder import describe
+from palaestra.kernels.gpu.decode import make_packed_decoder
 from palaestra.kernels.gpu.stepper import PackedStepper
 from palaestra.kernels.operations import sample_tokens
-from palaestra.kernels.packed import LlamaForward
+from palaestra.kernels.packed import PackedForward
 from palaestra.kernels.sequence_forward import SequenceForward
 from palaestra.kernels.slots import SlotStepper
 
@@ -38,6 +39,12 @@ def model(request: pytest.FixtureRequest) -> Any:
     return qwen2
 
 
+def make_stepper(model: Any, slots: int) -> PackedStepper:
+    step = make_packed_decoder(model)
+    assert step is not None
+    return PackedStepper(step, slots)
+
+
 def compute_full(model: Any, ids: list[int]) -> torch.Tensor:
     with torch.no_grad():
         return model(input_ids=torch.tensor([ids], device=DEVICE)).logits[0, -1]  # type: ignore[no-any-return]
@@ -47,7 +54,7 @@ def test_every_slot_has_the_logits_of_one_full_pass(model: Any) -> None:
     """Slots start, go on, wait, rest and start again; the cache grows. Against transformers, one sequence at a time."""
     generator = np.random.default_rng(0)
     draw = lambda: generator.integers(0, VOCABULARY, generator.integers(1, 80)).tolist()  # noqa: E731
-    stepper = PackedStepper(model, 5)
+    stepper = make_stepper(model, 5)
     sequences = {slot: draw() for slot in range(5)}
     sequences[3] = list(sequences[1])  # A shared prompt.
     logits_SV = stepper.start(sequences)
@@ -75,7 +82,7 @@ def test_every_slot_has_the_logits_of_one_full_pass(model: Any) -> None:
 
 
 def test_new_weights_are_read_by_clear(model: Any) -> None:
-    stepper = PackedStepper(model, 1)
+    stepper = make_stepper(model, 1)
     stepper.start({0: [5, 6]})
     stepper.step(torch.tensor([3]))
     with torch.no_grad():
@@ -90,8 +97,7 @@ def test_new_weights_are_read_by_clear(model: Any) -> None:
 def test_lora_adapters_are_added_and_read_again(model: Any, layers: Any) -> None:
     """Against peft: with random adapters, after an update of them, and with the adapter turned off."""
     adapted = get_peft_model(model, LoraConfig(r=4, lora_alpha=12, target_modules=layers)).eval()
-    assert takes_packed(adapted)
-    stepper = PackedStepper(adapted, 2)
+    stepper = make_stepper(adapted, 2)
     assert stepper.agrees()
     for _ in range(2):
         for name, parameter in adapted.named_parameters():
@@ -110,13 +116,13 @@ def test_lora_adapters_are_added_and_read_again(model: Any, layers: Any) -> None
     "options", [{"use_dora": True}, {"target_modules": ["q_proj", "lm_head"]}, {"modules_to_save": ["lm_head"]}]
 )
 def test_other_adapters_are_left_to_the_model(model: Any, options: dict[str, Any]) -> None:
-    assert not takes_packed(get_peft_model(model, LoraConfig(**{"target_modules": ["q_proj"], **options})))
+    assert make_packed_decoder(get_peft_model(model, LoraConfig(**{"target_modules": ["q_proj"], **options}))) is None
 
 
 def test_samples_are_those_of_the_logits_and_are_fed_ahead(model: Any) -> None:
     """Slot 1 goes on with another token than the sampled one, slot 2 starts again, slot 3 waits."""
     generator = np.random.default_rng(0)
-    stepper = PackedStepper(model, 5)
+    stepper = make_stepper(model, 5)
     sequences = {slot: [slot + 1, 7] for slot in range(5)}
     logits_SV = stepper.start(sequences)
     for changed in (False, True, False):
@@ -141,9 +147,9 @@ def test_agrees_is_false_for_a_changed_architecture(model: Any) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(5)
-    assert PackedStepper(model, 2).agrees()
+    assert make_stepper(model, 2).agrees()
     model.model.layers[1].mlp.act_fn = torch.nn.GELU()
-    assert not PackedStepper(model, 2).agrees()
+    assert not make_stepper(model, 2).agrees()
 
 
 def test_half_models_are_compared_by_a_float32_copy(model: Any) -> None:
@@ -152,20 +158,22 @@ def test_half_models_are_compared_by_a_float32_copy(model: Any) -> None:
         for parameter in half.parameters():
             parameter.mul_(20)  # Rounding errors grow, as with the weights of a trained model.
     before = {name: tensor.clone() for name, tensor in half.state_dict().items()}
-    assert PackedStepper(half, 2).agrees()
+    assert make_stepper(half, 2).agrees()
     forward = SequenceForward(half)
-    forward.fast = LlamaForward(half.base_model)  # A CPU does not use it in bfloat16.
+    decoder = describe(half)
+    assert decoder is not None
+    forward.fast = PackedForward(decoder)  # A CPU does not use it in bfloat16.
     assert forward._fast_agrees([(1, 2, 3), (1, 2, 3)], [(4, 5), (6, 7, 8)], 3)
     assert len(half.model.layers) == half.config.num_hidden_layers == 3
     assert half.dtype == torch.bfloat16
     assert all(torch.equal(tensor, before[name]) for name, tensor in half.state_dict().items())
     half.model.layers[1].mlp.act_fn = torch.nn.Identity()
-    assert not PackedStepper(half, 2).agrees()
+    assert not make_stepper(half, 2).agrees()
     assert not forward._fast_agrees([(1, 2, 3)], [(4, 5)], 2)
 
 
 def test_sequences_beyond_the_context_are_rejected(model: Any) -> None:
-    stepper = PackedStepper(model, 2)
+    stepper = make_stepper(model, 2)
     with pytest.raises(ModelError, match=r"201 tokens; .*200"):
         stepper.start({0: [1] * 201})
     stepper.start({0: [1] * 200, 1: [1]})
@@ -173,17 +181,9 @@ def test_sequences_beyond_the_context_are_rejected(model: Any) -> None:
         stepper.step(torch.tensor([1, 1]))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"hidden_act": "gelu"},
-        {"attention_bias": True},
-        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
-    ],
-)
-def test_other_architectures_have_their_own_forward(changes: dict[str, Any]) -> None:
-    assert takes_packed(LlamaForCausalLM(LlamaConfig(**SHAPE)))
-    assert not takes_packed(LlamaForCausalLM(LlamaConfig(**SHAPE, **changes)))
+def test_other_activations_have_their_own_forward() -> None:
+    assert make_packed_decoder(LlamaForCausalLM(LlamaConfig(**SHAPE))) is not None
+    assert make_packed_decoder(LlamaForCausalLM(LlamaConfig(**SHAPE, hidden_act="relu"))) is None
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma2", "qwen3", "phi3", "mistral with a window", "lora"])

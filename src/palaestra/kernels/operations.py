@@ -139,7 +139,7 @@ def rotate(x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor) -> t
         return rotated
     half = x_NHD.shape[-1] // 2
     swapped = torch.cat([-x_NHD[..., half:], x_NHD[..., :half]], -1)
-    return x_NHD * cos_ND[:, None] + swapped * sin_ND[:, None]
+    return torch.addcmul(x_NHD * cos_ND[:, None], swapped, sin_ND[:, None])
 
 
 def swiglu(gate_NI: torch.Tensor, up_NI: torch.Tensor) -> torch.Tensor:
@@ -252,15 +252,16 @@ def _launch_rotate(x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tens
 class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        gate, up = gate.contiguous(), up.contiguous()
+        if gate.stride() != up.stride() or gate.stride(1) != 1:  # The halves of a joint projection are not copied.
+            gate, up = gate.contiguous(), up.contiguous()
         ctx.save_for_backward(gate, up)
-        gated = torch.empty_like(gate)
-        _swiglu[triton.cdiv(gate.numel(), _BLOCK),](gate, up, gated, gate.numel(), BLOCK=_BLOCK)
+        gated, width = gate.new_empty(gate.shape), gate.shape[1]
+        _swiglu[len(gate), triton.cdiv(width, _BLOCK)](gate, up, gated, width, gate.stride(0), BLOCK=_BLOCK)
         return gated
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        gate, up = ctx.saved_tensors
+        gate, up = (x.contiguous() for x in ctx.saved_tensors)
         gate_grad, up_grad = torch.empty_like(gate), torch.empty_like(up)
         _swiglu_backward[triton.cdiv(gate.numel(), _BLOCK),](
             gate, up, grads[0].contiguous(), gate_grad, up_grad, gate.numel(), BLOCK=_BLOCK
@@ -331,12 +332,12 @@ if triton is not None:
         tl.store(rotated + at + HALF, second.to(kind), mask=inside)
 
     @triton.jit
-    def _swiglu(gates, ups, gated, count, BLOCK: tl.constexpr):
-        at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        inside = at < count
-        gate, up = tl.load(gates + at, mask=inside, other=0.0), tl.load(ups + at, mask=inside, other=0.0)
+    def _swiglu(gates, ups, gated, width, stride, BLOCK: tl.constexpr):
+        row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside, place = at < width, row * stride + at
+        gate, up = tl.load(gates + place, mask=inside, other=0.0), tl.load(ups + place, mask=inside, other=0.0)
         x = gate.to(tl.float32)
-        tl.store(gated + at, (x * tl.sigmoid(x) * up.to(tl.float32)).to(gate.dtype), mask=inside)
+        tl.store(gated + row * width + at, (x * tl.sigmoid(x) * up.to(tl.float32)).to(gate.dtype), mask=inside)
 
     @triton.jit
     def _swiglu_backward(gates, ups, grads, gate_grads, up_grads, count, BLOCK: tl.constexpr):

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.nn.functional import linear
+from torch.nn.functional import cross_entropy, linear
+from torch.utils.checkpoint import checkpoint
 
 from palaestra.core.errors import ModelError
+from palaestra.kernels.operations import MAX_LOGITS, compute_token_logprobs
 from palaestra.kernels.packed import TokenIds, make_fast_forward
 from palaestra.kernels.sequences import pad_right
 from palaestra.models.families import (
@@ -141,9 +143,31 @@ class SequenceForward:
                     _enable_checkpoints(self.model)
                 return self.own_forward(prompts, responses, width, hidden)
         hidden_ND, rows_N = self.fast(prompts, responses, width, include_end)
-        layer = self.output_layer if logits else None
-        logits_NV = linear(hidden_ND, layer.weight, layer.bias) if layer is not None else None
+        logits_NV = self.compute_logits(hidden_ND) if logits and self.output_layer is not None else None
         return SequenceOutputs(hidden_ND if hidden else None, logits_NV, rows_N)
+
+    def compute_logits(self, hidden_ND: torch.Tensor, vocabulary: int = 0) -> torch.Tensor:
+        """The logits of hidden states of the fast path, of all tokens or the first `vocabulary`."""
+        assert self.fast is not None
+        output_VD = self.output_layer.weight[: vocabulary or None]
+        return self.fast.decoder.limit_logits(linear(hidden_ND, output_VD))
+
+    def compute_logprobs(
+        self, hidden_ND: torch.Tensor, tokens_N: torch.Tensor, temperature: float = 1.0, vocabulary: int = 0
+    ) -> torch.Tensor:
+        """The log-prob of one token after each hidden state of the fast path, without a table of all logits."""
+        assert self.fast is not None
+        family, output_VD = self.fast.decoder.family, self.output_layer.weight[: vocabulary or None]
+        if not family.logit_softcap:
+            return compute_token_logprobs(hidden_ND, output_VD, tokens_N, temperature / family.logit_scale)
+
+        def compute_part(hidden_CD: torch.Tensor, tokens_C: torch.Tensor) -> torch.Tensor:
+            logits_CV = self.compute_logits(hidden_CD, vocabulary).float() / temperature
+            return -cross_entropy(logits_CV, tokens_C, reduction="none")
+
+        size = max(1, MAX_LOGITS // len(output_VD))
+        parts = zip(torch.split(hidden_ND, size), torch.split(tokens_N, size), strict=True)
+        return torch.cat([checkpoint(compute_part, *part, use_reentrant=False) for part in parts])
 
     @torch.no_grad()
     def _fast_agrees(self, prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int) -> bool:

@@ -15,11 +15,11 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from palaestra.core.errors import ModelError
-from palaestra.kernels.cpu import make_decode_step
-from palaestra.kernels.gpu.decode import takes_packed
+from palaestra.kernels.gpu.decode import make_packed_decoder
 from palaestra.kernels.gpu.device import Graph
 from palaestra.kernels.gpu.stepper import PackedStepper
 from palaestra.kernels.sequences import SequenceStepper
+from palaestra.kernels.step import make_cache_step
 from palaestra.models.families import (
     ATOL,
     RTOL,
@@ -33,8 +33,8 @@ from palaestra.models.families import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_Masks = torch.Tensor | dict[str, torch.Tensor | None] | None
-"""The attention mask of a step, or one per type of layer."""
+_Masks = dict[int, torch.Tensor | None]
+"""The attention masks of a step by window; 0 is the key of the whole sequence."""
 _BLOCK = 64
 """Minimum number of positions by which the cache grows."""
 
@@ -141,12 +141,13 @@ class SlotStepper:
         self.context = context_length(model.config) or 1 << 30
         # Sliding-window layers share the cache and have their own mask.
         self._sliding_window = sliding_window(model.config)
-        self._by_kind = "sliding_attention" in (getattr(config, "layer_types", None) or ())
+        kinds = getattr(config, "layer_types", None) or ()
+        self._by_kind = self._sliding_window > 0 and "sliding_attention" in kinds
         self._additive = getattr(config, "_attn_implementation", None) != "sdpa"
         self._layers = int(config.num_hidden_layers)
         takes_last_only = "logits_to_keep" in forward_parameters(model)
         self._last_only: dict[str, int] = {"logits_to_keep": 1} if takes_last_only else {}
-        self._fast = make_decode_step(model) if fast else None
+        self._fast = make_cache_step(model) if fast else None
         self._checked = self._fast is None
         self.is_static = self.device.type == "cuda" and fast_paths_enabled()
         """Whether a step has all slots and the whole cache, so that a GPU can capture it."""
@@ -265,19 +266,20 @@ class SlotStepper:
     def _logits(self, ids_R: torch.Tensor, positions_R: torch.Tensor, mask_R11W: torch.Tensor | None) -> torch.Tensor:
         if self.is_static:
             return self._compute_static(ids_R, positions_R, mask_R11W)
+        masks = self._make_masks(mask_R11W, positions_R)
         if self._fast is None:
-            return self._compute_plain(ids_R, positions_R, mask_R11W)
+            return self._compute_plain(ids_R, positions_R, masks)
         if self._checked:
-            return self._fast(ids_R, positions_R, mask_R11W, self._cache)
+            return self._fast(ids_R, positions_R, masks, self._cache)
         # On first use the fast path is compared with the model's own forward pass and dropped if they differ. It computes
         # last, so that logits and cache are the same bits as in later calls.
         self._checked = True
-        logits_RV = self._compute_plain(ids_R, positions_R, mask_R11W)
-        fast_RV = self._fast(ids_R, positions_R, mask_R11W, self._cache)
+        logits_RV = self._compute_plain(ids_R, positions_R, masks)
+        fast_RV = self._fast(ids_R, positions_R, masks, self._cache)
         if torch.allclose(fast_RV, logits_RV, atol=ATOL, rtol=RTOL):
             return fast_RV
         self._fast = None
-        return self._compute_plain(ids_R, positions_R, mask_R11W)
+        return self._compute_plain(ids_R, positions_R, masks)
 
     def _compute_static(
         self, ids_R: torch.Tensor, positions_R: torch.Tensor, mask_R11W: torch.Tensor | None
@@ -292,15 +294,16 @@ class SlotStepper:
             self.is_static, self._graph = False, None
         cache = self._cache
         cache.positions_R, cache.window = positions_R, int(positions_R.max()) + 1
-        return self._compute_plain(ids_R, positions_R, mask_R11W)
+        return self._compute_plain(ids_R, positions_R, self._make_masks(mask_R11W, positions_R))
 
-    def _compute_plain(
-        self, ids_R: torch.Tensor, positions_R: torch.Tensor, mask_R11W: torch.Tensor | None
-    ) -> torch.Tensor:
-        """The logits from the model's own forward pass."""
+    def _compute_plain(self, ids_R: torch.Tensor, positions_R: torch.Tensor, masks: _Masks) -> torch.Tensor:
+        """The logits from the model's own forward pass, which gets its masks by layer type if there are several."""
+        own = {window: self._to_model(mask_R11W) for window, mask_R11W in masks.items()}
+        near_R11W = own[self._sliding_window]
+        by_kind = self._by_kind and near_R11W is not None
         logits_RV: torch.Tensor = self.model(
             input_ids=ids_R[:, None],
-            attention_mask=self._masks(mask_R11W, positions_R),
+            attention_mask=near_R11W if not by_kind else {"full_attention": own[0], "sliding_attention": near_R11W},
             position_ids=positions_R[:, None],
             past_key_values=self._cache,
             use_cache=True,
@@ -308,18 +311,14 @@ class SlotStepper:
         ).logits[:, -1]
         return logits_RV
 
-    def _masks(self, mask_R11W: torch.Tensor | None, positions_R: torch.Tensor) -> _Masks:
-        """Return the mask as the model expects it: by layer type, and additive if needed."""
-        window = self._cache.window
-        if not self._sliding_window or (mask_R11W is None and window <= self._sliding_window):
-            return self._to_model(mask_R11W)
-        place_1W = torch.arange(window, device=self.device)[None]
-        if mask_R11W is None:
-            mask_R11W = (place_1W <= positions_R[:, None])[:, None, None]
-        near_R11W = mask_R11W & (place_1W > positions_R[:, None] - self._sliding_window)[:, None, None]
-        if not self._by_kind:
-            return self._to_model(near_R11W)
-        return {"full_attention": self._to_model(mask_R11W), "sliding_attention": self._to_model(near_R11W)}
+    def _make_masks(self, mask_R11W: torch.Tensor | None, positions_R: torch.Tensor) -> _Masks:
+        """The mask of layers that attend to the whole sequence, and that of layers with a sliding window."""
+        near_R11W, window = mask_R11W, self._cache.window
+        if self._sliding_window and (mask_R11W is not None or window > self._sliding_window):
+            place_1W = torch.arange(window, device=self.device)[None]
+            near_R11W = (place_1W > positions_R[:, None] - self._sliding_window)[:, None, None]
+            near_R11W &= (place_1W <= positions_R[:, None])[:, None, None]
+        return {0: mask_R11W, self._sliding_window: near_R11W}
 
     def _to_model(self, mask_R11W: torch.Tensor | None) -> torch.Tensor | None:
         if mask_R11W is None or not self._additive:
@@ -373,7 +372,8 @@ class _CapturedStep:
         def compute() -> torch.Tensor:
             cache.positions_R, cache.window, cache.together = self._positions_R, cache.room, False
             mask_R11W = (place_1W <= self._positions_R[:, None])[:, None, None]
-            return stepper._compute_plain(self._ids_R, self._positions_R, mask_R11W)
+            masks = stepper._make_masks(mask_R11W, self._positions_R)
+            return stepper._compute_plain(self._ids_R, self._positions_R, masks)
 
         expected_RV = compute().clone()
         self._graph = Graph(compute, capture=ids_R.is_cuda)
@@ -393,11 +393,11 @@ Stepper = SlotStepper | SequenceStepper | PackedStepper
 def make_stepper(model: PreTrainedModel, slots: int, fast: bool = True) -> Stepper:
     """The stepper for a model: one cache for all slots if the family allows it, otherwise one sequence at a time.
 
-    On a GPU, the architectures that `gpu.decode` implements run as captured graphs, unless their logits differ from the
+    On a GPU, the families of `decoder` run as captured graphs, unless their logits differ from the
     model's own. Steps of other families are captured if they can be.
     """
-    if model.device.type == "cuda" and fast_paths_enabled() and takes_packed(model):
-        packed = PackedStepper(model, slots)
+    if model.device.type == "cuda" and (decoder := make_packed_decoder(model)) is not None:
+        packed = PackedStepper(decoder, slots)
         if packed.agrees():
             return packed
     return SlotStepper(model, slots, fast) if takes_slots(model.config) else SequenceStepper(model, slots)

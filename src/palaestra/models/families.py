@@ -4,8 +4,8 @@ Families in `SLOTS` share one key-value cache between sequences of different len
 in `PADDED` support batches that are padded on the left. Each is tested against the model's own forward pass. Any other
 family decodes one sequence at a time, without padding (`sequences.SequenceStepper`).
 
-The fast paths implement the Llama and GPT-2 architectures. Every other model uses its own forward pass in transformers.
-On first use a fast path is compared with the model's own forward pass and dropped if they differ. The environment
+The fast paths implement the families of `kernels.decoder`. Every other model uses its own forward pass in transformers. On
+first use a fast path is compared with the model's own forward pass and dropped if they differ. The environment
 variable `PALAESTRA_FAST_PATHS=0` turns all of them off.
 """
 
@@ -15,7 +15,7 @@ import copy
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from palaestra.core.errors import ModelError
 from palaestra.core.records import Values
@@ -23,14 +23,10 @@ from palaestra.core.records import Values
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-_LLAMA = {f"{name}{part}" for name in ("Llama", "Mistral", "Qwen2") for part in ("ForCausalLM", "Model")}
-_GPT2 = {"GPT2LMHeadModel", "GPT2Model"}
 _BLOCKS = 2
 """Number of blocks of a short copy."""
 ATOL = RTOL = 1e-3
 """Maximum difference between a fast path and the model's own forward pass."""
-PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
-"""The linear layers of a Llama block."""
 SLOTS = frozenset(
     {
         "codegen", "cohere", "cohere2", "deepseek_v3", "falcon", "gemma", "gemma2", "gemma3_text", "glm4", "gpt2",
@@ -142,34 +138,13 @@ def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def adapts_projections_only(model: PreTrainedModel) -> bool:
-    """Whether an adapter has wrapped no layers but `PROJECTIONS`."""
-    wrapped = [name for name, module in model.named_modules() if type(module).__module__.startswith("peft.")]
-    return all(name.rpartition(".")[2] in PROJECTIONS for name in wrapped)
-
-
 def fast_paths_enabled() -> bool:
     """Return false if `PALAESTRA_FAST_PATHS=0` is set."""
     return os.environ.get("PALAESTRA_FAST_PATHS", "1") != "0"
 
 
-def find_architecture(model: PreTrainedModel) -> Literal["llama", "gpt2"] | None:
-    """The architecture that the fast paths implement for a causal language model or its body; `None` for all others."""
-    if not fast_paths_enabled():
-        return None
-    config, name = model.config, type(model).__name__
-    if name in _LLAMA and config.hidden_act in ("silu", "swish") and not sliding_window(config):
-        return "llama"
-    standard_attention = not (
-        getattr(config, "scale_attn_by_inverse_layer_idx", False) or getattr(config, "add_cross_attention", False)
-    )
-    if name in _GPT2 and config.activation_function == "gelu_new" and standard_attention:
-        return "gpt2"
-    return None
-
-
 def make_short_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """Copy the first blocks of a model of the Llama or GPT-2 architecture, in float32 and in evaluation mode.
+    """Copy the first blocks of a model of a family with fast paths, in float32 and in evaluation mode.
 
     In 16-bit dtypes rounding grows from layer to layer: with the real weights of SmolLM2 the logits of two correct
     implementations differ by a quarter of their range after some tokens. The first blocks in float32 show whether both

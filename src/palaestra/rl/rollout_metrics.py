@@ -159,8 +159,7 @@ def find_alternatives(
                 block = slice(first, first + step)
                 logits_NV = states_N[block]
                 if outputs.logits_NV is None:
-                    layer = forward.output_layer
-                    logits_NV = torch.nn.functional.linear(logits_NV, layer.weight, layer.bias)
+                    logits_NV = forward.compute_logits(logits_NV)
                 logits_NV = logits_NV[:, : policy.vocabulary].float() / policy.temperature
                 if legal:
                     logits_NV = mask_illegal(logits_NV, rows_N[block], legal, width)

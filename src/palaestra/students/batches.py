@@ -13,7 +13,6 @@ from torch.nn.functional import cross_entropy, pad
 from palaestra.chat.rendering import prompt_ids
 from palaestra.core.errors import LessonError
 from palaestra.core.records import Example
-from palaestra.kernels.operations import compute_token_logprobs
 from palaestra.kernels.sequence_forward import SequenceForward, pad_or_cut
 from palaestra.models.families import context_length, position_limit, split_by_rotation
 from palaestra.models.images import ImageError, along_tokens, image_shapes, visual_prompt
@@ -142,8 +141,7 @@ class ResponseLogProbs:
             return self._compute_parts(rows)
         assert outputs.hidden_ND is not None
         tokens_N = pad_or_cut(responses, width).flatten().to(self.model.device)
-        output_VD = self.model.get_output_embeddings().weight
-        logprobs_N = compute_token_logprobs(outputs.hidden_ND, output_VD, tokens_N[outputs.rows_N])
+        logprobs_N = forward.compute_logprobs(outputs.hidden_ND, tokens_N[outputs.rows_N])
         return outputs.to_table(logprobs_N, len(rows), width)
 
     def compute_loss(self, rows: Sequence[Encoded]) -> torch.Tensor:

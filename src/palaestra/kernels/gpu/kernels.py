@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention, silu
 
+from palaestra.kernels.gpu.attention import attend as attend_batch
 from palaestra.kernels.operations import rotate
 
 try:
@@ -22,23 +22,36 @@ def attend(
     row_N: torch.Tensor,
     position_N: torch.Tensor,
     scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks_H: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attend from each query to the positions of its row up to its own. Returns `[queries, heads * width]`."""
+    """Attend from each query to the positions of its row up to its own. Returns `[queries, heads * width]`.
+
+    Arguments:
+        window: the number of positions to which a query attends; 0 for all.
+        softcap, sinks_H: see `attention.attend`.
+    """
     queries, heads, width = query_NHD.shape
     _, shared, room, _ = keys_RKPD.shape
     if not query_NHD.is_cuda:
         place_P = torch.arange(room, device=query_NHD.device)
-        mask_N11P = (place_P <= position_N[:, None])[:, None, None]
-        query = query_NHD.view(queries, shared, heads // shared, width)
-        mixed = scaled_dot_product_attention(
-            query, keys_RKPD[row_N], values_RKPD[row_N], attn_mask=mask_N11P, scale=scale
-        )
-        return mixed.reshape(queries, -1)
+        mask_NP = place_P <= position_N[:, None]
+        if window:
+            mask_NP &= place_P > position_N[:, None] - window
+        query, mask_N11P = query_NHD.view(queries, shared, heads // shared, width), mask_NP[:, None, None]
+        sinks_KG = None if sinks_H is None else sinks_H.view(shared, -1)
+        keys, values = keys_RKPD[row_N], values_RKPD[row_N]
+        return attend_batch(query, keys, values, mask_N11P, scale, softcap, sinks_KG).reshape(queries, -1)
     mixed_NHD = torch.empty_like(query_NHD)
     tensors = query_NHD, keys_RKPD, values_RKPD, mixed_NHD, row_N, position_N
     padded_width, exact = max(16, triton.next_power_of_2(width)), query_NHD.dtype == torch.float32
     shape = {"SHARED": shared, "GROUP": heads // shared, "WIDTH": width, "WIDTH_2": padded_width}
-    _attend[queries, shared](*tensors, scale, query_NHD.stride(0), room, **shape, EXACT=exact, num_warps=4)
+    limits = {"WINDOW": window, "SOFTCAP": softcap, "HAS_SINKS": sinks_H is not None}
+    sinks = query_NHD if sinks_H is None else sinks_H
+    _attend[queries, shared](
+        *tensors, sinks, scale, query_NHD.stride(0), room, **shape, **limits, EXACT=exact, num_warps=4
+    )
     return mixed_NHD.view(queries, -1)
 
 
@@ -76,17 +89,6 @@ def rotate_and_store(
     return query_NHD
 
 
-def gate(projected_ND: torch.Tensor) -> torch.Tensor:
-    """SwiGLU: the SiLU of the first half times the second half."""
-    width = projected_ND.shape[1] // 2
-    if not projected_ND.is_cuda:
-        return silu(projected_ND[:, :width]) * projected_ND[:, width:]
-    gated_ND = projected_ND.new_empty((len(projected_ND), width))
-    block = 1024
-    _gate[len(projected_ND), triton.cdiv(width, block)](projected_ND, gated_ND, width, BLOCK=block, num_warps=4)
-    return gated_ND
-
-
 if triton is not None:
 
     @triton.jit
@@ -97,6 +99,7 @@ if triton is not None:
         mixed,
         rows,
         positions,
+        sinks,
         scale,
         stride,
         room,
@@ -104,6 +107,9 @@ if triton is not None:
         GROUP: tl.constexpr,
         WIDTH: tl.constexpr,
         WIDTH_2: tl.constexpr,
+        WINDOW: tl.constexpr,
+        SOFTCAP: tl.constexpr,
+        HAS_SINKS: tl.constexpr,
         EXACT: tl.constexpr,
     ):
         n, head = tl.program_id(0), tl.program_id(1)
@@ -115,15 +121,22 @@ if triton is not None:
         q = tl.load(query + place, mask=inside, other=0.0)
         best = tl.full([16], float("-inf"), tl.float32)
         total = tl.zeros([16], tl.float32)
+        if HAS_SINKS:
+            best = tl.load(sinks + head * GROUP + group, mask=group < GROUP, other=0.0).to(tl.float32)
+            total = total + 1.0
         sums = tl.zeros([16, WIDTH_2], tl.float32)
+        first = tl.maximum(length - WINDOW, 0) if WINDOW else 0
         base = (row.to(tl.int64) * SHARED + head) * room * WIDTH
-        for start in range(0, length, 64):
+        for start in range(first // 64 * 64, length, 64):
             at = start + tl.arange(0, 64)
-            known = (at < length)[:, None] & (width < WIDTH)[None]
+            seen = (at < length) & (at >= first)
+            known = seen[:, None] & (width < WIDTH)[None]
             k = tl.load(keys + base + at[:, None] * WIDTH + width[None], mask=known, other=0.0)
             v = tl.load(values + base + at[:, None] * WIDTH + width[None], mask=known, other=0.0)
             scores = tl.dot(q, tl.trans(k), input_precision=precision) * scale
-            scores = tl.where((at < length)[None], scores, float("-inf"))
+            if SOFTCAP:
+                scores = SOFTCAP * (2 / (1 + tl.exp(-2 * scores / SOFTCAP)) - 1)
+            scores = tl.where(seen[None], scores, float("-inf"))
             higher = tl.maximum(best, tl.max(scores, 1))
             weight, fade = tl.exp(scores - higher[:, None]), tl.exp(best - higher)
             total = total * fade + tl.sum(weight, 1)
@@ -167,11 +180,3 @@ if triton is not None:
             target = values + ((row * SHARED + head - HEADS - SHARED) * room + position) * 2 * HALF
         tl.store(target + width, first, mask=inside)
         tl.store(target + HALF + width, second, mask=inside)
-
-    @triton.jit
-    def _gate(projected, gated, width, BLOCK: tl.constexpr):
-        n, at = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        inside = at < width
-        x = tl.load(projected + n * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
-        y = tl.load(projected + n * 2 * width + width + at, mask=inside, other=0.0)
-        tl.store(gated + n * width + at, (x / (1 + tl.exp(-x))).to(y.dtype) * y, mask=inside)

@@ -11,19 +11,15 @@ tokens, it computes the step again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from palaestra.core.errors import ModelError
-from palaestra.kernels.gpu.decode import PackedLlama
+from palaestra.kernels.gpu.decode import PackedDecoder, make_packed_decoder
 from palaestra.kernels.gpu.device import Graph, allocate_cache, count_free_bytes
 from palaestra.kernels.operations import sample_tokens
 from palaestra.models.families import context_length, make_short_copy
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _PROMPT_TOKENS = (64, 256, 1024)
 """Sizes of the graphs for prompts, in tokens."""
@@ -39,18 +35,20 @@ class PackedStepper:
     """Computes the next-token logits of sequences in slots, with the interface of `SlotStepper`.
 
     Arguments:
-        model: a model for which `takes_packed` is true.
+        step: from `make_packed_decoder`.
         slots: number of sequences.
     """
 
-    def __init__(self, model: PreTrainedModel, slots: int) -> None:
+    def __init__(self, step: PackedDecoder, slots: int) -> None:
+        model = step.decoder.model
         self.model, self.slots, self.device = model, slots, model.device
         self.context = context_length(model.config) or 1 << 30
-        self._model = PackedLlama(model)
+        self._model = step
         self._logits_SV = torch.zeros((slots, self._model.outputs), device=self.device, dtype=model.dtype)
         self._step_graph: _Pass | None = None
         self._prompt_graphs: dict[int, _Pass] = {}
         self._sampler: _SamplingGraph | None = None
+        self._captures = self.device.type == "cuda"
         self._room, self._cache = 0, torch.empty(0)
         self._storage: list[int] = []
         self.clear()
@@ -71,7 +69,8 @@ class PackedStepper:
         A 16-bit model is compared in float32, by its first blocks.
         """
         if self.model.dtype != torch.float32:
-            return PackedStepper(make_short_copy(self.model), 2).agrees()
+            short = make_packed_decoder(make_short_copy(self.model))
+            return short is not None and PackedStepper(short, 2).agrees()
         ids = [1, 2, 3, 4]
         self.start({0: ids[:-1]})
         own_V = self.step(torch.full((self.slots,), ids[-1]))[0].clone()
@@ -131,7 +130,7 @@ class PackedStepper:
         at = np.minimum(self._lengths, self.context - 1)
         self._make_room(int(at.max()) + 1)
         if self._step_graph is None:
-            self._step_graph = _Pass(self, self.slots, self._logits_SV, capture=self.device.type == "cuda")
+            self._step_graph = self._make_pass(self.slots, self._logits_SV, self._captures)
         every = np.arange(self.slots)
         self._step_graph.load(every, at, every, tokens_S)
         self._step_graph()
@@ -157,7 +156,7 @@ class PackedStepper:
         """Compute packed prompts and write the logits after them to their slots."""
         lengths = [len(ids) for ids in prompts.values()]
         total = sum(lengths)
-        captured = self.device.type == "cuda" and total <= _PROMPT_TOKENS[-1] and len(lengths) <= _MAX_PROMPTS
+        captured = self._captures and total <= _PROMPT_TOKENS[-1] and len(lengths) <= _MAX_PROMPTS
         size = next(size for size in _PROMPT_TOKENS if size >= total) if captured else total
         tokens_3N = np.zeros((3, size), dtype=np.int64)
         tokens_3N[1] = self.slots  # Tokens that fill the graph write to a row of their own.
@@ -169,12 +168,21 @@ class PackedStepper:
         graph = self._prompt_graphs.get(size) if captured else None
         if graph is None:
             logits_MV = self._logits_SV.new_empty((len(last), self._model.outputs))
-            graph = _Pass(self, size, logits_MV, captured)
+            graph = self._make_pass(size, logits_MV, captured)
             if captured:
                 self._prompt_graphs[size] = graph
         graph.load(tokens_3N[1], tokens_3N[2], last, tokens_3N[0])
         slots_M = torch.tensor(list(prompts), device=self.device)
         self._logits_SV[slots_M] = graph()[: len(lengths)]
+
+    def _make_pass(self, tokens: int, logits_MV: torch.Tensor, capture: bool) -> _Pass:
+        try:
+            return _Pass(self, tokens, logits_MV, capture)
+        except (RuntimeError, ValueError):  # for example of a mixture of experts, which reads from the GPU
+            if not capture:
+                raise
+            self._captures = False
+            return _Pass(self, tokens, logits_MV, capture=False)
 
     def _make_room(self, positions: int) -> None:
         if positions <= self._room:

@@ -20,7 +20,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.kernels.cpu import fuse_activations, select_matmul_kernels
 from palaestra.kernels.gpu.device import count_free_bytes
 from palaestra.kernels.gpu.stepper import PackedStepper
-from palaestra.kernels.operations import compute_token_logprobs, filter_logits, sample_tokens
+from palaestra.kernels.operations import filter_logits, sample_tokens
 from palaestra.kernels.sequence_forward import SequenceForward, SequenceOutputs, pad_or_cut
 from palaestra.kernels.slots import Stepper, make_stepper
 from palaestra.models.families import check_causal, context_length
@@ -195,8 +195,9 @@ class LanguageModelPolicy(nn.Module):
         entropy_BR = None
         if outputs.logits_NV is None:
             assert outputs.hidden_ND is not None
-            output_VD = self.model.get_output_embeddings().weight[: self.vocabulary]
-            logprobs_N = compute_token_logprobs(outputs.hidden_ND, output_VD, tokens_N, self.temperature)
+            logprobs_N = self.sequence_forward.compute_logprobs(
+                outputs.hidden_ND, tokens_N, self.temperature, self.vocabulary
+            )
         else:
             logits_NV = self._scale_logits(outputs, inputs, selection)
             logprobs_N = -nn.functional.cross_entropy(logits_NV, tokens_N, reduction="none")
