@@ -21,7 +21,7 @@ WORKERS ?= 2
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-backends lint types check setup system stub bench clean
+.PHONY: help demo test test-backends lint types check docs setup system stub bench clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,9 @@ lint: $(STAMP)  ## ruff and the layers
 
 types: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy
+
+docs: $(STAMP)  ## the site, in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 stub: $(STAMP)  ## write the types of the recipes' keywords after a change of settings
 	$(BIN)/python -m tests.helpers.keyword_stub

@@ -1,4 +1,4 @@
-"""The first five minutes with own data, as docs/data.md shows them: look, evaluate, teach, train, compare, a picture."""
+"""The first five minutes with own data, as docs/start/data.md shows them: look, evaluate, teach, train, compare, a picture."""
 
 import json
 import os
@@ -13,18 +13,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "data.md").read_text().partition("## Five minutes")[2]
+PAGE = (ROOT / "docs" / "start" / "data.md").read_text()
 STEPS = re.findall(r"^palaestra (.+)$", PAGE, re.MULTILINE)
 
 
 def run_steps(folder: Path, python: Path | str, environment: dict[str, str]) -> None:
-    """Run the commands of the page in a folder with 200 rows and a reward of three lines."""
-    rows = [{"question": f"Is {n} odd or even?", "answer": "even" if n % 2 == 0 else "odd"} for n in range(100, 300)]
-    (folder / "numbers.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    code = re.search(r"```python\n(def .*?)```", PAGE, re.DOTALL)
-    assert code is not None
-    (folder / "my_reward.py").write_text(code[1])
-    assert len(code[1].strip().splitlines()) <= 3
+    """Write the two files of the page, a reward of three lines among them, and run its commands."""
+    write_rows, reward = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    subprocess.run([str(python), "-c", write_rows], cwd=folder, check=True)
+    (folder / "my_reward.py").write_text(reward)
+    assert len(reward.strip().splitlines()) <= 3
     start, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     for step in STEPS:
         arguments = [str(python), "-m", "palaestra", *step.partition("#")[0].split()]

@@ -1,6 +1,6 @@
-"""Write the tables of `docs/check.md`: levels, checks, and OpenEnv's tests beside ours.
+"""Write the tables of `docs/check.md` (levels, checks, and OpenEnv's tests beside ours) and of `docs/diagnose.md` (diseases of runs).
 
-Run it with `python -m tests.helpers.check_table` after a change of checks.
+Run it with `python -m tests.helpers.check_table` after a change of checks or diseases.
 """
 
 import re
@@ -8,8 +8,10 @@ from pathlib import Path
 
 from palaestra.recipes.check import learnability, recipe  # noqa: F401  (they register checks)
 from palaestra.recipes.check.records import ENV_CHECKS, LEVELS, EnvCheck
+from palaestra.recipes.diagnosis import DISEASES
 
-PAGE = Path(__file__).parents[2] / "docs" / "check.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, DISEASE_PAGE = DOCS / "check.md", DOCS / "diagnose.md"
 PARTS = {"env": "environment", "answers": "texts", "problems": "task", "research": "research task", "trial": "training"}
 SUBJECTS = {
     "environment": ("env", "trial"),
@@ -121,20 +123,37 @@ def write_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 
 
-def write_tables(page: str) -> str:
-    """Return a page with the current tables between its marks."""
-    tables = {
-        "levels": write_table(("level", "name", *SUBJECTS), list_levels()),
-        "checks": write_table(("check", "level", "part", "what holds", "remedy"), list_checks()),
-        "shared": write_table(("test", "its level", "id", "here"), list_shared()),
-        "own": write_table(("check", "level", "part", "what holds"), list_own()),
-    }
+def list_diseases() -> list[tuple[str, ...]]:
+    return [
+        (
+            d.symptom,
+            f"{name.replace('_', ' ')}: {d.threshold}",
+            d.meaning,
+            re.sub(r"--[a-z-]+( [\w.=]+)?", r"`\g<0>`", ", ".join(d.advice)),
+        )
+        for name, d in DISEASES.items()
+    ]
+
+
+def write_tables(page: Path) -> str:
+    """Return the text of a page with the current tables between its marks."""
+    text = page.read_text(encoding="utf-8")
+    if page == DISEASE_PAGE:
+        tables = {"diseases": write_table(("you see", "finding", "cause", "try"), list_diseases())}
+    else:
+        tables = {
+            "levels": write_table(("level", "name", *SUBJECTS), list_levels()),
+            "checks": write_table(("check", "level", "part", "what holds", "remedy"), list_checks()),
+            "shared": write_table(("test", "its level", "id", "here"), list_shared()),
+            "own": write_table(("check", "level", "part", "what holds"), list_own()),
+        }
     for name, table in tables.items():
         pattern = rf"(<!-- table {name} -->\n).*?(\n<!-- end -->)"
-        page, count = re.subn(pattern, lambda match, table=table: match[1] + table + match[2], page, flags=re.DOTALL)
+        text, count = re.subn(pattern, lambda match, table=table: match[1] + table + match[2], text, flags=re.DOTALL)
         assert count == 1, name
-    return page
+    return text
 
 
 if __name__ == "__main__":
-    PAGE.write_text(write_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in (PAGE, DISEASE_PAGE):
+        page.write_text(write_tables(page), encoding="utf-8")

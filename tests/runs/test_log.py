@@ -49,6 +49,13 @@ def test_events_and_warnings_are_lines_with_the_time(folder: Path, recwarn: pyte
     assert len(recwarn) == 1, "the warning is shown as well"
 
 
+def test_in_a_notebook_events_go_to_the_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    with Run.open(folder) as run:
+        log_events(run, ignore_event)(notice("half of it is done"))
+    assert read_log(folder)[-1].endswith("half of it is done")
+
+
 def test_a_long_log_keeps_its_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_LOG", 4000)
     with Run.open(folder) as run:

@@ -36,6 +36,12 @@ def test_every_kind_of_sandbox_is_known_by_name() -> None:
         make_sandbox("bublewrap")
 
 
+def test_without_linux_the_error_names_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.pidfd_open")
+    with pytest.raises(SandboxError, match=r"needs Linux; .* WSL"):
+        make_sandbox("docker")
+
+
 def test_the_default_is_bubblewrap(bubblewrap: Bubblewrap) -> None:
     created = make_sandbox()
     assert isinstance(created, Bubblewrap)

@@ -23,7 +23,7 @@ OK, MISSING, FAILED = "ok", "missing", "failed"
 _MIN_PYTHON = (3, 11)
 _MIN_FREE = 2.0
 """GB of free disk space that a small run needs."""
-_DEVELOPMENT = ("bench", "test")
+_DEVELOPMENT = ("bench", "docs", "test")
 """Extras for the development of Palaestra."""
 
 

@@ -19,7 +19,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _PACKAGE = "package"
 """The files that all packages share."""
 NEW_KINDS = {
-    "env": "pip install -e {folder} && palaestra train --env {module}:{title} --max-tokens 8",
+    "env": "pip install -e {folder} && palaestra train --env {module}:{title} --max-tokens 12",
     "task": "pip install -e {folder} && palaestra evaluate --task {name}",
     "teacher": "pip install -e {folder} && palaestra teach --teacher {name}",
     "reward": "palaestra train --prompts {folder}/prompts.jsonl --reward {folder}/{module}.py:reward --max-tokens 24",

@@ -29,6 +29,123 @@ _OPTION = re.compile(r"--([a-z-]+)")
 
 
 @dataclass(frozen=True, slots=True)
+class Disease:
+    """A known way in which a run does not learn; `docs/diagnose.md` lists all of them.
+
+    Arguments:
+        symptom: what a user sees in the report or the metrics.
+        threshold: what the number that shows it is compared with.
+        meaning: what follows from it.
+        advice: what to try, most of it options as `--name`.
+    """
+
+    symptom: str
+    threshold: str
+    meaning: str
+    advice: tuple[str, ...]
+
+
+DISEASES = {
+    "equal_rewards": Disease(
+        "every episode has the same return",
+        "expected different returns",
+        "Without a difference in reward there is nothing to learn from.",
+        ("a reward with more levels", "easier problems", "a higher --temperature"),
+    ),
+    "no_variance_in_groups": Disease(
+        "`frac_reward_zero_std` is near 1, and the task is not solved",
+        "above 90 %",
+        "Groups with equal rewards have no gradient.",
+        ("problems that are solved sometimes", "a larger --group-size", "a higher --temperature"),
+    ),
+    "truncation": Disease(
+        "`truncated` is high: responses end at the token limit",
+        "above 50 %",
+        "A cut response has no answer to reward.",
+        ("a larger --max-tokens", "a reward for short responses"),
+    ),
+    "unreadable_calls": Disease(
+        "`tools/malformed` is high: tool calls cannot be read",
+        "above 0.3 per episode",
+        "The model does not know the format of tool calls.",
+        ("a model that calls tools", "supervised training on a few worked episodes first"),
+    ),
+    "unreadable_answers": Disease(
+        "the held-out responses have no answer that the scorer can read",
+        "above 30 %",
+        "A response whose answer cannot be read counts as wrong.",
+        (
+            "a prompt that asks for the form of the answer",
+            "a larger --max-tokens",
+            "a larger --answer-tokens",
+            "supervised training on answers of this form first",
+        ),
+    ),
+    "failed_episodes": Disease(
+        "`failures` is not 0",
+        "above 2 %",
+        "Failed episodes are left out of the updates; if they are the hard ones, the policy sees only the easy ones.",
+        ("to mend their cause, which the stored episodes name",),
+    ),
+    "entropy_collapse": Disease(
+        "`entropy` falls towards 0, and the reward does not rise",
+        "below 5 % of the start",
+        "The policy repeats one response and explores nothing.",
+        ("--ent-coef 0.01", "a smaller --learning-rate", "--kl-coef 0.05"),
+    ),
+    "kl_explosion": Disease(
+        "`approx_kl` is large, and the reward falls",
+        f"above {_MAX_KL} nats per action on average, or {10 * _MAX_KL:g} at any time",
+        "The updates leave the region in which their estimate holds.",
+        ("a smaller --learning-rate", "fewer --n-epochs", "a smaller --clip-range"),
+    ),
+    "sampling_drift": Disease(
+        "`sampling_logprob_difference` is high, or `approx_kl` is not 0 with a learning rate of 0",
+        "above 0.1 nats",
+        "The policy that samples is not the one that learns.",
+        ("a run with --learning-rate 0 to confirm it", "--rollout step", "another dtype of the engine"),
+    ),
+    "learning_rate_too_high": Disease(
+        "`clip_fraction` is high, and the reward does not rise",
+        "above 40 %",
+        "Most of the gradient is thrown away, because the steps are too large.",
+        ("a smaller --learning-rate", "fewer --n-epochs"),
+    ),
+    "learning_rate_too_low": Disease(
+        "`approx_kl` stays at 0 with several epochs per update",
+        "below 1e-06 nats",
+        "The policy hardly changes.",
+        ("a larger --learning-rate",),
+    ),
+    "reward_without_success": Disease(
+        "the reward rises, and the held-out accuracy does not",
+        "expected both to rise",
+        "The policy earns reward without solving the task, or learns the training problems by heart.",
+        ("to read the stored episodes with the highest reward, and to close what they use",),
+    ),
+    "worse_than_before": Disease(
+        "the held-out result is lower than before",
+        "the interval of the gain is below 0",
+        "Training made the model worse on held-out episodes.",
+        ("a smaller --learning-rate", "--kl-coef 0.05", "fewer --iterations", *_LESS_LEARNING),
+    ),
+    "evaluation_too_small": Disease(
+        "the interval of the gain is wide and includes 0",
+        "half of the interval is above 8 points",
+        "A gain of this size cannot be told from chance.",
+        ("a larger --evaluation", "a larger --test"),
+    ),
+    "forgetting": Disease(
+        "some skills fell while others rose",
+        "exact test at 5 %, corrected for the number of skills",
+        "What the student learned has replaced what it could do.",
+        ("--kl-coef 0.05", "a larger --rehearsal", *_LESS_LEARNING),
+    ),
+}
+"""The diseases by name."""
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Something in a run that keeps it from learning, or its result from being clear.
 
@@ -50,6 +167,12 @@ class Diagnosis:
         *others, last = self.advice
         advice = f"{', '.join(others)} or {last}" if others else last
         return f"{self.name.replace('_', ' ')}: {self.measured} ({self.threshold}). {self.meaning} Try {advice}."
+
+
+def _find(name: str, measured: str, *advice: str) -> Diagnosis:
+    """Describe a disease that a run has. `advice` replaces that of the disease by one with the values of the run."""
+    disease = DISEASES[name]
+    return Diagnosis(name, measured, disease.threshold, disease.meaning, advice or disease.advice)
 
 
 def diagnose(run: Run) -> list[Diagnosis]:
@@ -125,85 +248,63 @@ class Curves:
 def _check_variance(curves: Curves, settings: Json, summary: Json) -> Iterator[Diagnosis]:
     equal, fraction = str(summary.get("equal_returns") or ""), curves.last("frac_reward_zero_std")
     if equal:
-        yield Diagnosis(
+        yield _find(
             "equal_rewards",
             equal,
-            "expected different returns",
-            "Without a difference in reward there is nothing to learn from.",
-            ("a reward with more levels", "easier problems", "a higher --temperature"),
         )
     # A small model is sure of its answers: 50 to 88 % of the groups are equal in runs of nano that learn.
     elif fraction > 0.9 and not curves.is_solved:
-        yield Diagnosis(
+        yield _find(
             "no_variance_in_groups",
             f"{fraction:.0%} of the groups have equal rewards",
-            "above 90 %",
-            "Groups with equal rewards have no gradient.",
-            ("problems that are solved sometimes", "a larger --group-size", "a higher --temperature"),
         )
 
 
 def _check_responses(curves: Curves, settings: Json, summary: Json) -> Iterator[Diagnosis]:
     truncated = curves.last("truncated")
     if truncated > 0.5:
-        yield Diagnosis(
+        yield _find(
             "truncation",
             f"{truncated:.0%} of the last responses were cut at the token limit",
-            "above 50 %",
-            "A cut response has no answer to reward.",
-            (f"a larger --max-tokens (now {settings.get('max_tokens')})", "a reward for short responses"),
+            f"a larger --max-tokens (now {settings.get('max_tokens')})",
+            "a reward for short responses",
         )
     malformed = sum(curves.get("tools/malformed"))
     if curves.episodes and malformed > 0.3 * curves.episodes:
-        yield Diagnosis(
+        yield _find(
             "unreadable_calls",
             f"{malformed:.0f} tool calls in {curves.episodes:.0f} episodes could not be read",
-            "above 0.3 per episode",
-            "The model does not know the format of tool calls.",
-            ("a model that calls tools", "supervised training on a few worked episodes first"),
         )
     failures = sum(curves.get("failures"))
     if failures > max(2.0, 0.02 * (curves.episodes + failures)):
-        yield Diagnosis(
+        yield _find(
             "failed_episodes",
             f"{failures:.0f} of {curves.episodes + failures:.0f} episodes failed: {summary.get('failures') or 'see the log'}",
-            "above 2 %",
-            "Failed episodes are left out of the updates; if they are the hard ones, the policy sees only the easy ones.",
-            ("to mend their cause, which the stored episodes name",),
         )
 
 
 def _check_policy(curves: Curves, settings: Json, summary: Json) -> Iterator[Diagnosis]:
     first, last = curves.first("entropy"), curves.last("entropy")
     if first > 0.1 and last < 0.05 * first and not curves.is_solved and curves.rise() < 2:
-        yield Diagnosis(
+        yield _find(
             "entropy_collapse",
             f"entropy fell from {first:.3g} to {last:.3g} nats, and the reward did not rise",
-            "below 5 % of the start",
-            "The policy repeats one response and explores nothing.",
-            ("--ent-coef 0.01", "a smaller --learning-rate", "--kl-coef 0.05"),
         )
     updates = curves.get("approx_kl")
     late, worst = curves.last("approx_kl"), max(updates, default=0.0)
     if late > _MAX_KL or worst > 10 * _MAX_KL:
-        yield Diagnosis(
+        yield _find(
             "kl_explosion",
             f"the last updates moved the policy by {late:.2g} nats per action on average, one by {worst:.2g}",
-            f"above {_MAX_KL} on average, or {10 * _MAX_KL:g} at any time",
-            "The updates leave the region in which their estimate holds.",
-            ("a smaller --learning-rate", "fewer --n-epochs", "a smaller --clip-range"),
         )
     # With a learning rate of 0 an update cannot move the policy: any divergence is drift, about half the squared difference.
     unchanged = settings.get("hyperparameters", {}).get("learning_rate") == 0
     drift = math.sqrt(2 * max(0.0, curves.last("approx_kl"))) if unchanged else 0.0
     difference = max(drift, curves.last("sampling_logprob_difference"))
     if difference > 0.1 and not settings.get("max_staleness"):
-        yield Diagnosis(
+        yield _find(
             "sampling_drift",
             f"the log-probs of sampling and of training differ by {difference:.2g} nats on average",
-            "above 0.1",
-            "The policy that samples is not the one that learns.",
-            ("a run with --learning-rate 0 to confirm it", "--rollout step", "another dtype of the engine"),
         )
 
 
@@ -214,35 +315,29 @@ def _check_learning_rate(curves: Curves, settings: Json, summary: Json) -> Itera
     # The ratio of a whole response is a product over its tokens, so it leaves the range in healthy runs too.
     by_response = settings.get("algorithm") == "rloo" or values.get("importance_sampling_level") == "sequence"
     if clipped > 0.4 and not (by_response and (curves.is_solved or curves.rise() > 2)):
-        yield Diagnosis(
+        yield _find(
             "learning_rate_too_high",
             f"{clipped:.0%} of the probability ratios are clipped",
-            "above 40 %",
-            "Most of the gradient is thrown away, because the steps are too large.",
-            (f"--learning-rate {rate / 5:.1g}" if rate else "a smaller --learning-rate", "fewer --n-epochs"),
+            f"--learning-rate {rate / 5:.1g}" if rate else "a smaller --learning-rate",
+            "fewer --n-epochs",
         )
     moves = [abs(value) for value in kl]
     still = len(moves) >= _MIN_ITERATIONS and max(moves) < 1e-6 and not clipped
     with_gradient = curves.last("grad_norm") > 0 and not summary.get("equal_returns")
     if still and with_gradient and values.get("n_epochs", 1) > 1:
-        yield Diagnosis(
+        yield _find(
             "learning_rate_too_low",
             f"no update moved the policy by more than {max(moves):.1g} nats",
-            "below 1e-06",
-            "The policy hardly changes.",
-            (f"--learning-rate {rate * 10:.1g}" if rate else "a larger --learning-rate",),
+            f"--learning-rate {rate * 10:.1g}" if rate else "a larger --learning-rate",
         )
 
 
 def _check_success(curves: Curves, settings: Json, summary: Json) -> Iterator[Diagnosis]:
     gain, high = summary.get("gain"), summary.get("gain_high")
     if gain is not None and high is not None and gain <= 0 and curves.rise() > 4 and summary.get("unit") == "percent":
-        yield Diagnosis(
+        yield _find(
             "reward_without_success",
             f"the reward rose from {curves.first('reward'):.3g} to {curves.last('reward'):.3g}, the held-out accuracy by {gain:+.1f} points",
-            "expected both to rise",
-            "The policy earns reward without solving the task, or learns the training problems by heart.",
-            ("to read the stored episodes with the highest reward, and to close what they use",),
         )
 
 
@@ -252,38 +347,26 @@ def _check_gain(settings: Json, summary: Json) -> Iterator[Diagnosis]:
     if gain is not None and low is not None and high is not None:
         unit = "points" if percent else summary.get("unit", "")
         if high < 0:
-            yield Diagnosis(
+            yield _find(
                 "worse_than_before",
                 f"the held-out result changed by {gain:+.3g} [{low:.3g}, {high:.3g}] {unit}",
-                "the interval is below 0",
-                "Training made the model worse on held-out episodes.",
-                ("a smaller --learning-rate", "--kl-coef 0.05", "fewer --iterations", *_LESS_LEARNING),
             )
         elif percent and low <= 0 and (high - low) / 2 > 8:
             count = int(summary.get("problems") or 0)
             factor = ((high - low) / 2 / 5) ** 2
             sizes = {name: math.ceil(factor * (settings.get(name) or 0)) for name in ("evaluation", "test")}
-            yield Diagnosis(
+            yield _find(
                 "evaluation_too_small",
                 f"the gain is {gain:+.1f} [{low:.1f}, {high:.1f}] points from {count} problems",
-                "half of the interval is above 8 points",
-                "A gain of this size cannot be told from chance.",
-                tuple(
+                *(
                     f"--{name} {size}: about {math.ceil(count * factor)} problems for an interval of 5 points"
                     for name, size in sizes.items()
                 ),
             )
     if fell := summary.get("fell"):
-        yield Diagnosis(
+        yield _find(
             "forgetting",
             f"{len(fell)} of the skills fell beyond chance: {', '.join(map(str, fell))}",
-            "exact test at 5 %, corrected for the number of skills",
-            "What the student learned has replaced what it could do.",
-            (
-                "--kl-coef 0.05",
-                "a larger --rehearsal",
-                *_LESS_LEARNING,
-            ),
         )
 
 
@@ -298,16 +381,11 @@ def _check_answers(run: Run) -> Iterator[Diagnosis]:
     ]
     fraction = sum(not text for text in read) / max(1, len(read))
     if fraction > 0.3:
-        yield Diagnosis(
+        yield _find(
             "unreadable_answers",
             f"no answer could be read in {fraction:.0%} of the last {len(read)} held-out responses",
-            "above 30 %",
-            "A response whose answer cannot be read counts as wrong.",
-            (
-                "a prompt that asks for the form of the answer",
-                "a larger --max-tokens" if run.recipe == "train" else "a larger --answer-tokens",
-                "supervised training on answers of this form first",
-            ),
+            # In `teach`, --max-tokens limits the writer.
+            *(a for a in DISEASES["unreadable_answers"].advice if run.recipe == "train" or "--max-tokens" not in a),
         )
 
 

@@ -105,7 +105,8 @@ def show_progress(
 def log_events(run: Run, listener: Listener) -> Listener:
     """Return a listener that also writes the events to the log of a run, as the lines of a plain display."""
     stream: Any = run.log
-    console = MaskingConsole(file=stream, force_terminal=False, width=1000)
+    # In a notebook rich would display the lines of every console, also of one that writes to a file.
+    console = MaskingConsole(file=stream, force_terminal=False, force_jupyter=False, width=1000)
     rounds = run.settings.get("rounds", 0)
     lines = TrainProgress(console) if run.recipe == "train" else RunProgress(console, rounds)
     if run.summary is None:

@@ -127,5 +127,10 @@ def make_sandbox(name: str = "bubblewrap", **options: object) -> Sandbox:
     Raises:
         SandboxError: it does not work on this machine; the message says what to install.
     """
-    sandbox: Sandbox = SANDBOXES.get(name)(**options)
+    kind = SANDBOXES.get(name)
+    if not hasattr(os, "pidfd_open"):
+        raise SandboxError(
+            f"the sandbox '{name}' needs Linux; on macOS and Windows run Palaestra in a Linux container or in WSL, see docs/platforms.md"
+        )
+    sandbox: Sandbox = kind(**options)
     return sandbox

@@ -62,6 +62,10 @@ class CompareResult(NotebookResult):
             "notes": list(self.notes),
         }
 
+    def __repr__(self) -> str:
+        numbers = {name: self.summary[name] for name in ("before", "after", "gain", "gain_low", "gain_high")}
+        return f"CompareResult({', '.join(f'{name}={value!r}' for name, value in numbers.items())})"
+
 
 def compare(first: str | Path, second: str | Path) -> CompareResult:
     """Compare the stored answers of two runs, problem by problem. No model is called.
