@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from palaestra.core.settings import short_repr
-from palaestra.recipes.check.records import load_table
+from palaestra.core.tables import load_table
 from palaestra.recipes.check.submissions import ResearchPart, read_table
 from palaestra.research.tasks.task import read_files
 
@@ -31,7 +31,7 @@ _SHARE = 0.5
 """A file shows a secret if it contains this fraction of its distinctive lines."""
 _OWN = ("task.yaml", "task.toml", "instruction.md", "environment/")
 """Files of a task folder that agents may see."""
-_SURROUNDINGS = load_table("attacks")["surroundings"]
+_SURROUNDINGS = load_table(__file__, "attacks")["surroundings"]
 _SYSTEM = ("/proc", "/usr", "/lib*", "*/site-packages")
 """Folders that are not searched. The packages that a task names are."""
 _PURE = 0.98

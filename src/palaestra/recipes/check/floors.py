@@ -10,16 +10,9 @@ from contextlib import chdir
 
 from palaestra.core.records import Json
 from palaestra.core.settings import short_repr
+from palaestra.core.tables import load_table
 from palaestra.recipes.check.answers import Answers, Case, EnvAnswers, TaskAnswers
-from palaestra.recipes.check.records import (
-    CheckFinding,
-    env_check,
-    load_table,
-    report_fail,
-    report_pass,
-    report_skip,
-    report_warn,
-)
+from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
 from palaestra.recipes.check.scorer import HOSTILE, is_program, limit, list_solved, spread
 
 _MARGIN = 0.25
@@ -34,7 +27,7 @@ def _fence(code: str) -> str:
     return f"```python\n{code}\n```"
 
 
-_TEXTS = load_table("attacks")["answers"]
+_TEXTS = load_table(__file__, "attacks")["answers"]
 """Answers that do no work, by kind."""
 _LONG = {
     "a repeated word": "the " * 400, "a repeated letter": "a" * 4000, "many numbers": " ".join(map(str, range(-50, 400))),

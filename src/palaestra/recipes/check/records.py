@@ -12,13 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Literal, TypeVar
-
-import yaml
 
 from palaestra.core.errors import PalaestraError
 from palaestra.core.records import Values
+from palaestra.core.tables import load_table
 from palaestra.core.text import clean
 from palaestra.runs.files import from_json
 
@@ -138,12 +136,7 @@ ENV_CHECKS: list[EnvCheck] = []
 """Every check, in the order in which they run."""
 
 
-def load_table(name: str) -> Any:
-    """The values of `NAME.yaml` beside this file."""
-    return yaml.safe_load((Path(__file__).parent / f"{name}.yaml").read_text(encoding="utf-8"))
-
-
-_ROWS: Mapping[Part, Mapping[str, Values]] = load_table("checks")
+_ROWS: Mapping[Part, Mapping[str, Values]] = load_table(__file__, "checks")
 """The fields of each check, by part and id."""
 
 

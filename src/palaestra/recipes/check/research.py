@@ -17,6 +17,7 @@ import numpy as np
 from palaestra.core.errors import PalaestraError, SandboxError
 from palaestra.core.records import Failure, Json
 from palaestra.core.settings import short_repr
+from palaestra.core.tables import load_table
 from palaestra.recipes.check.containment import (
     find_secrets,
     find_telling_data,
@@ -28,15 +29,7 @@ from palaestra.recipes.check.containment import (
 from palaestra.recipes.check.contract import measure_leftovers
 from palaestra.recipes.check.elsewhere import call_elsewhere
 from palaestra.recipes.check.failures import INJECTIONS, break_functions, find_constant_handlers
-from palaestra.recipes.check.records import (
-    CheckFinding,
-    env_check,
-    load_table,
-    report_fail,
-    report_pass,
-    report_skip,
-    report_warn,
-)
+from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
 from palaestra.recipes.check.scorer import limit
 from palaestra.recipes.check.subjects import make_subject
 from palaestra.recipes.check.submissions import (
@@ -179,7 +172,7 @@ def check_limits(part: ResearchPart) -> CheckFinding:
         return report_skip("no code of a submission runs while it is judged")
     shorter = {"evaluation_seconds": _SHORT, "memory": 400 << 20, "processes": 64}
     task = part.task.model_copy(update={"limits": part.task.limits.model_copy(update=shorter)})
-    for what, code in load_table("attacks")["submissions"]["hangs"].items():
+    for what, code in load_table(__file__, "attacks")["submissions"]["hangs"].items():
         start = time.monotonic()
         result = make_judge(task, part.sandbox).judge({**base, part.main: code.encode()}, "validation")
         seconds[what] = round(time.monotonic() - start, 1)

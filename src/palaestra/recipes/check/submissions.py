@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.core.errors import PalaestraError
-from palaestra.recipes.check.records import load_table
+from palaestra.core.tables import load_table
 from palaestra.recipes.check.subjects import Subject
 from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge, make_judge, sandbox_for
 from palaestra.research.tasks.task import Direction, JudgeResult, ResearchTask, read_files
@@ -37,7 +37,7 @@ from palaestra.sandbox.base import Sandbox, SandboxCommand
 Files = Mapping[str, bytes]
 Variants = Iterator[tuple[str, dict[str, bytes]]]
 """Names of changes, and the changed submissions."""
-_ATTACKS = load_table("attacks")["submissions"]
+_ATTACKS = load_table(__file__, "attacks")["submissions"]
 """What a submission does instead of its work, by kind."""
 _MAX_CHANGE = 4 << 20
 """Bytes of a file that is read to change it."""
