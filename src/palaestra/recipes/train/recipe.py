@@ -220,12 +220,7 @@ def _build(settings: TrainSettings, listener: Listener) -> Loop:
 
 
 def _run(
-    run: Run,
-    settings: TrainSettings,
-    loop: Loop,
-    started: float,
-    listener: Listener,
-    callbacks: Sequence[Callback],
+    run: Run, settings: TrainSettings, loop: Loop, started: float, listener: Listener, callbacks: Sequence[Callback]
 ) -> TrainResult:
     from palaestra.recipes.train.build import lead
     from palaestra.rl.loop import load_newest_checkpoint, save_checkpoint

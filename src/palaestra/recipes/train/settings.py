@@ -9,14 +9,7 @@ from typing import Any, ClassVar, Literal
 from palaestra.core.errors import SettingsError, suggest
 from palaestra.core.records import LOCAL_SCHEME, Json
 from palaestra.core.settings import check_ranges, setting
-from palaestra.recipes.settings import (
-    INLINE,
-    EngineSettings,
-    ExecutorSettings,
-    RunSettings,
-    build,
-    require,
-)
+from palaestra.recipes.settings import INLINE, EngineSettings, ExecutorSettings, RunSettings, build, require
 from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
 
 LANGUAGE = ("lm",)
