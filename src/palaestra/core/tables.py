@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 
+@cache
 def load_table(module: str, name: str) -> Any:
-    """Read `NAME.yaml`, which is in the folder of a module.
+    """Read `NAME.yaml`, which is in the folder of a module. The value is shared: it must not be changed.
 
     Arguments:
         module: the module's `__file__`.

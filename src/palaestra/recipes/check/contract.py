@@ -24,13 +24,13 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from palaestra.core.errors import PalaestraError
-from palaestra.core.records import Json
 from palaestra.core.registry import describe_error
 from palaestra.core.settings import short_repr
 from palaestra.core.spaces import UnicodeText
-from palaestra.envs.base import GymEnv
+from palaestra.envs.base import GymEnv, GymSpace
 from palaestra.envs.turn.base import TurnEnv
-from palaestra.recipes.check.play import ActionSource, Episode, freeze, play, take_step
+from palaestra.envs.wrappers.slots import find_mismatch
+from palaestra.recipes.check.play import ActionSource, Episode, freeze, play, take_step, watch_global_random
 from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
 from palaestra.recipes.check.subjects import EnvPart
 
@@ -95,7 +95,7 @@ def check_observations(part: EnvPart) -> CheckFinding:
     """Every observation is in the declared space, and stays as it was returned."""
     with part.open() as env:
         space = env.observation_space
-        if not _contains(space, sample := space.sample()):
+        if not space.contains(sample := space.sample()):
             return report_fail(f"the observation space does not contain its own sample {short_repr(sample)}")
         before = repr(space), repr(env.action_space)
         is_aliased = False
@@ -124,26 +124,16 @@ def check_observations(part: EnvPart) -> CheckFinding:
     return report_pass(f"all observations are in {short_repr(space)}")
 
 
-def _contains(space: gymnasium.Space[Any], value: Any) -> bool:
-    return bool(space.contains(value))
-
-
-def _describe_stray(space: gymnasium.Space[Any], value: Any) -> str:
+def _describe_stray(space: GymSpace, value: Any) -> str:
     """Why a space does not contain a value; empty if it does."""
-    array = value if isinstance(value, np.ndarray) else None
-    if array is not None and array.dtype.kind == "f" and np.isnan(array).any():
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f" and np.isnan(value).any():
         return "it contains NaN"
-    if _contains(space, value):
+    if space.contains(value):
         return ""
-    if array is None and isinstance(space, spaces.Box):
+    if isinstance(space, spaces.Box) and not isinstance(value, np.ndarray):
         return f"{type(value).__name__} {short_repr(value)}; expected an array in {space}"
-    if array is not None and isinstance(space, spaces.Box):
-        if array.shape != space.shape:
-            return f"shape {array.shape}; expected {space.shape}"
-        if not np.can_cast(array.dtype, space.dtype):
-            return f"type {array.dtype}; expected {space.dtype}"
-        return f"values from {array.min()} to {array.max()}; expected {space}"
-    return f"{short_repr(value)}; expected one of {short_repr(space)}"
+    what, expected = find_mismatch(space, value) or (short_repr(value), short_repr(space))
+    return f"{what}; expected {expected}"
 
 
 @env_check("env", "runtime.reward_well_formed")
@@ -259,24 +249,14 @@ def check_determinism(part: EnvPart) -> CheckFinding:
 @env_check("env", "runtime.global_random")
 def check_global_random(part: EnvPart) -> CheckFinding:
     """The global random generators are neither used nor seeded."""
-    random.seed(987_654_321)  # No seed of an episode.
-    np.random.seed(987_654_321)  # noqa: NPY002
-    before = _read_generators()
-    with part.open() as env:
-        for offset in range(2):
-            play(env, part.seed + offset, part.steps)
-    after = _read_generators()
-    changed = [name for name in before if before[name] != after[name]]
+    with watch_global_random(987_654_321) as list_used:  # No seed of an episode.
+        with part.open() as env:
+            for offset in range(2):
+                play(env, part.seed + offset, part.steps)
+        changed = list_used()
     if changed:
         return report_fail(f"the environment draws from or seeds the global generator of {' and '.join(changed)}")
     return report_pass("the global generators are untouched")
-
-
-def _read_generators() -> Json:
-    states: Json = {"random": random.getstate(), "numpy": freeze(np.random.get_state())}  # noqa: NPY002
-    if "torch" in sys.modules:
-        states["torch"] = sys.modules["torch"].get_rng_state().numpy().tobytes()
-    return states
 
 
 @env_check("env", "runtime.episode_isolation")

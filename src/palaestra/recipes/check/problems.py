@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-import random
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import get_args
 
 import numpy as np
 
@@ -19,6 +16,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.settings import short_repr
 from palaestra.recipes.check.answers import FORMS, TaskAnswers, pose
 from palaestra.recipes.check.elsewhere import call_elsewhere
+from palaestra.recipes.check.play import watch_global_random
 from palaestra.recipes.check.records import (
     CheckFinding,
     FaultError,
@@ -238,30 +236,6 @@ def check_splits(answers: TaskAnswers) -> CheckFinding:
     return finding(f"{len(shared)} questions are in two splits", *evidence, shared=len(shared))
 
 
-@contextmanager
-def _global_seed(seed: int) -> Iterator[Callable[[], list[str]]]:
-    """Seed the global generators. The value names those that were used. Their states are restored."""
-    torch = sys.modules.get("torch")
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch else None  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    if torch:
-        torch.manual_seed(seed)
-
-    def read() -> tuple[Any, ...]:
-        state = np.random.get_state(legacy=False)  # noqa: NPY002
-        return random.getstate(), str(state), torch.get_rng_state().tolist() if torch else None
-
-    before = read()
-    try:
-        yield lambda: [n for n, a, b in zip(("random", "numpy.random", "torch"), before, read(), strict=True) if a != b]
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        if torch and states[2] is not None:
-            torch.set_rng_state(states[2])
-
-
 @env_check("problems", "runtime.seed_control")
 def check_seeds(answers: TaskAnswers) -> CheckFinding:
     """The same arguments give the same problems, in any process"""
@@ -271,9 +245,9 @@ def check_seeds(answers: TaskAnswers) -> CheckFinding:
     def draw(task: Task, own: int = seed) -> list[tuple[str, str, str]]:
         return draw_keys(task, split, own, skills)
 
-    with _global_seed(1):
+    with watch_global_random(1):
         first = draw(answers.task)
-    with _global_seed(2) as list_used:
+    with watch_global_random(2) as list_used:
         draw(answers.task, seed + 1)
         second = draw(answers.task)
         used = list_used()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import re
 import signal
 import threading
@@ -13,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn, TypeVar
 
-import numpy as np
-
+from palaestra.core.foreign import GlobalRandom
 from palaestra.core.records import Completion, Json, Score
 from palaestra.core.settings import short_repr
 from palaestra.recipes.check.answers import Answers, Case, EnvAnswers, TaskAnswers, TextReward
@@ -132,7 +130,7 @@ def check_determinism(answers: Answers) -> CheckFinding:
         ("in another order", first[::-1], nullcontext()),
         ("scored again and again", [entry for entry in first[:10] for _ in range(4)], nullcontext()),
         ("on another day", first, _shift_clock(86_400 * 3 + 12_345.678)),
-        ("with other random numbers", first, _other_randomness()),
+        ("with other random numbers", first, GlobalRandom(20_260).active()),
     ]
     for name, entries, context in orders:
         if time.perf_counter() - start > 4 * _SECONDS:
@@ -178,18 +176,6 @@ def _shift_clock(seconds: float) -> Iterator[None]:
         yield
     finally:
         time.time = real
-
-
-@contextmanager
-def _other_randomness() -> Iterator[None]:
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(20_260)
-    np.random.seed(20_260)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
 
 
 # Values and hostile answers

@@ -15,9 +15,9 @@ from palaestra.core.tables import load_table
 if TYPE_CHECKING:
     from palaestra.research.tasks.task import ResearchTask
 
-OWN: dict[str, Json] = load_table(__file__, "variables")
+SHARED: Json = load_table(__file__, "variables")["shared"]
 """Variables of every template, besides `task`, which is the `ResearchTask`."""
-SHARED = OWN.pop("shared")
+OWN: dict[str, Json] = {name: row for name, row in load_table(__file__, "variables").items() if name != "shared"}
 """The templates with their own variables. In `summarize`, `task` renders as the text that the agent got."""
 
 
