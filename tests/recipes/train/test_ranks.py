@@ -21,6 +21,7 @@ from palaestra import resume, train
 from palaestra.core.errors import SettingsError
 from palaestra.recipes.train.build import check_processes
 from palaestra.recipes.train.presets import fill_presets, make_settings
+from palaestra.rl.distributed.shards import read_shards
 from palaestra.runs.run import Run
 
 WORKER = Path(__file__).with_name("ranks_worker.py")
@@ -42,7 +43,7 @@ SLOW_CASES: dict[str, dict[str, Any]] = {
     "lora_engine": {
         "method": "lora", "rank": 2, "learning_rate": 1e-3, "rollout": "engine", "seed": 1, "parallel": "fsdp",
     },
-    "workers": {"executor": "processes:1", "max_staleness": 1, "parallel": "fsdp"},
+    "workers": {"executor": "processes:2", "max_staleness": 1, "parallel": "fsdp"},
     "turns_engine": {
         "env": "palaestra/Task-v0", "env_kwargs": {"skills": ["clock", "percent"]}, "episodes": 32, "evaluation": 5,
         "rollout": "engine", "parallel": "fsdp",
@@ -97,8 +98,12 @@ def copy_unfinished(source: Path, target: Path) -> None:
 
 
 def load_state(run: Path, name: str) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = load_file(run / "checkpoints" / "iteration-2" / f"{name}.safetensors")
-    return state
+    """The weights or the moments of the last checkpoint, whether it is sharded or not."""
+    checkpoint = run / "checkpoints" / "iteration-2"
+    if not (checkpoint / "shards").is_dir():
+        state: dict[str, torch.Tensor] = load_file(checkpoint / f"{name}.safetensors")
+        return state
+    return read_shards(checkpoint / "shards", f"{name}/", {})
 
 
 def assert_equal_runs(first: Path, second: Path) -> None:

@@ -271,7 +271,7 @@ def _run(
             if settings.evaluation and (last or (every and iteration % every == 0)):
                 trackers.log(iteration, _evaluate(run, loop, iteration, settings, listener))
             if last or held.pending or iteration % (settings.checkpoint_every or 1) == 0:
-                lead("gather state")
+                lead("save shards")
                 save_checkpoint(run.checkpoints, iteration, loop, last)
             if held.pending:
                 lead("end", str(run.folder), {})
@@ -282,7 +282,7 @@ def _run(
     trackers.close()
     lead("save model")
     loop.save_model(run.folder)
-    lead("gather weights")
+    lead("hash weights")
     summary = _summarize(run, settings, loop, iteration)
     run.write_summary(summary)
     lead("end", str(run.folder), summary)

@@ -204,10 +204,10 @@ def gather_weights(policy: nn.Module) -> Iterator[None]:
             module.reshard()
 
 
-def list_gathered_weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The state dict of a sharded model within `gather_weights`; empty for any other model.
+def gather_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The whole state dict of a sharded model, in main memory of rank 0; empty for any other model.
 
-    `model.state_dict()` would shard the model again.
+    All processes must call this. They gather one tensor at a time, and a tied weight once.
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -217,7 +217,8 @@ def list_gathered_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     for prefix, module in model.named_modules():
         kept = module._buffers.keys() - module._non_persistent_buffers_set
         tensors |= {f"{prefix}.{name}": module._buffers[name] for name in kept}
-    return tensors
+    whole = {id(tensor): to_whole(tensor) for tensor in {id(tensor): tensor for tensor in tensors.values()}.values()}
+    return {name: whole[id(tensor)] for name, tensor in tensors.items()}
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -243,8 +244,8 @@ def to_whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def to_share(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """This process's part of a whole tensor, sharded like another one; `whole` itself if that is not sharded."""
-    if not is_sharded(like):
+    """This process's part of a whole tensor, sharded like another one; `whole` itself if that is not, or if it is sharded."""
+    if not is_sharded(like) or is_sharded(whole):
         return whole
     from torch.distributed.tensor import distribute_tensor
 
