@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from palaestra.core.errors import ExecutorError
 from palaestra.executors.workers import RELEASED, Shared
@@ -57,7 +58,7 @@ class Piece(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     start: int
-    count: int
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +70,17 @@ class Meeting:
     learners: int
     backend: str = "gloo"
 
-    def connect(self) -> dist.TCPStore:
-        return dist.TCPStore(self.host, self.port, timeout=_FOREVER, wait_for_workers=False)
+    def connect(self) -> TCPStore:
+        return TCPStore(self.host, self.port, timeout=_FOREVER, wait_for_workers=False)
 
-    def open_group(self, store: dist.TCPStore, name: str, rank: int, size: int) -> Any:
+    def open_group(self, store: TCPStore, name: str, rank: int, size: int) -> Any:
         """Open a process group that is independent of torch's default group. All its members must call this."""
-        prefix = dist.PrefixStore(f"group/{name}", store)
+        prefix = PrefixStore(f"group/{name}", store)
         if self.backend == "nccl":
-            return dist.ProcessGroupNCCL(prefix, rank, size, _TIMEOUT)
+            return dist.ProcessGroupNCCL(prefix, rank, size, _TIMEOUT)  # type: ignore[arg-type]
         if self.host != LOCAL_HOST:
             return dist.ProcessGroupGloo(prefix, rank, size, _TIMEOUT)
-        options = dist.ProcessGroupGloo._Options()
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = _TIMEOUT
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=LOCAL_HOST)]
         return dist.ProcessGroupGloo(prefix, rank, size, options)
@@ -89,11 +90,11 @@ class Meeting:
         return torch.device("cuda", torch.cuda.current_device()) if self.backend == "nccl" else torch.device("cpu")
 
 
-def open_meeting(host: str, learners: int, backend: str) -> tuple[Meeting, dist.TCPStore]:
+def open_meeting(host: str, learners: int, backend: str) -> tuple[Meeting, TCPStore]:
     """Serve a store on a free port of rank 0's machine. `host` is the address at which the others reach it."""
     listener = socket.create_server((LOCAL_HOST if host == LOCAL_HOST else "", 0))
     port = int(listener.getsockname()[1])
-    store = dist.TCPStore(
+    store = TCPStore(
         host, port, is_master=True, timeout=_FOREVER, wait_for_workers=False, master_listen_fd=listener.detach()
     )
     return Meeting(host, port, learners, backend), store
@@ -205,7 +206,7 @@ class WeightSender:
                 continue
             try:
                 opened = group.open(store, round_, 0)
-                for chunk in buffer.split(MAX_CHUNK):
+                for chunk in _split(buffer):
                     opened.broadcast(chunk.to(self._device), 0).wait()
             except RuntimeError:  # A sampler is gone. The others join again.
                 group.close()
@@ -290,7 +291,7 @@ class Receiver:
             self._error = self._error or cause
             self._changed.notify_all()
 
-    def _receive_rounds(self, store: dist.TCPStore, groups: Sequence[_Group]) -> bool:
+    def _receive_rounds(self, store: TCPStore, groups: Sequence[_Group]) -> bool:
         """Receive until the run ends. Returns whether the group of all samplers was lost, so that this one must join again."""
         first, newest = json.loads(store.get(f"joined/{self._sampler}"))
         with self._changed:
@@ -329,8 +330,10 @@ class Receiver:
     def _receive(self, groups: Sequence[Any]) -> list[torch.Tensor]:
         """Receive the parts of all learners, side by side."""
         parts = [torch.zeros(_find_offsets(layout)[1], dtype=torch.uint8) for layout in self._layouts]
-        for chunks in zip_longest(*(part.split(MAX_CHUNK) for part in parts)):
-            received = [(chunk, chunk.to(self._device), g) for chunk, g in zip(chunks, groups, strict=True) if chunk is not None]
+        for chunks in zip_longest(*(_split(part) for part in parts)):
+            received = [
+                (chunk, chunk.to(self._device), g) for chunk, g in zip(chunks, groups, strict=True) if chunk is not None
+            ]
             for work in [group.broadcast(there, 0) for _, there, group in received]:
                 work.wait()
             for chunk, there, _ in received:
@@ -408,12 +411,12 @@ class _Coordinator:
         self._store.delete_key(f"round/{self._rounds - _MAX_ROUNDS}")
 
 
-def _request(store: dist.TCPStore, kind: str, **values: object) -> None:
+def _request(store: TCPStore, kind: str, **values: object) -> None:
     with suppress(RuntimeError):  # The store is closed: the run has ended.
         store.queue_push(_REQUESTS, json.dumps({"kind": kind, **values}))
 
 
-def _read_rounds(store: dist.TCPStore, first: int) -> Iterator[_Round]:
+def _read_rounds(store: TCPStore, first: int) -> Iterator[_Round]:
     """Yield the rounds from number `first` as they are added, until the run ends or rank 0 is gone."""
     for number in count(first):
         try:
@@ -432,9 +435,9 @@ class _Group:
 
     def __init__(self, meeting: Meeting, learner: int) -> None:
         self._meeting, self._learner = meeting, learner
-        self.close()
+        self._name, self._group = "", None
 
-    def open(self, store: dist.TCPStore, round_: _Round, rank: int) -> Any:
+    def open(self, store: TCPStore, round_: _Round, rank: int) -> Any:
         """Return the group of a round. Raises `RuntimeError` if a member is gone."""
         size, name = len(round_.samplers) + 1, f"{round_.group}/{self._learner}"
         if name == self._name:
@@ -445,7 +448,7 @@ class _Group:
             self._group, self._name = group, name
         return group
 
-    def _meet(self, store: dist.TCPStore, name: str, rank: int, size: int) -> None:
+    def _meet(self, store: TCPStore, name: str, rank: int, size: int) -> None:
         """Check that all members are alive. Opening a group would wait for a killed one until the timeout."""
         if rank > 0:
             store.set(f"ready/{name}/{rank}", "")
@@ -464,11 +467,15 @@ class _Group:
         self._name, self._group = "", None
 
 
-def _read_layout(store: dist.TCPStore, rank: int) -> list[Piece]:
+def _read_layout(store: TCPStore, rank: int) -> list[Piece]:
     return [
-        Piece(name, dtype, tuple(shape), start, count)
-        for name, dtype, shape, start, count in json.loads(store.get(f"layout/{rank}"))
+        Piece(name, dtype, tuple(shape), start, length)
+        for name, dtype, shape, start, length in json.loads(store.get(f"layout/{rank}"))
     ]
+
+
+def _split(buffer: torch.Tensor, length: int = MAX_CHUNK) -> tuple[torch.Tensor, ...]:
+    return torch.split(buffer, length)
 
 
 def _find_offsets(layout: Sequence[Piece]) -> tuple[list[int], int]:
@@ -476,7 +483,7 @@ def _find_offsets(layout: Sequence[Piece]) -> tuple[list[int], int]:
     offsets, end = [], 0
     for piece in layout:
         offsets.append(end)
-        size = piece.count * getattr(torch, piece.dtype).itemsize
+        size = piece.length * getattr(torch, piece.dtype).itemsize
         end += -(-size // _ALIGNMENT) * _ALIGNMENT
     return offsets, end
 
@@ -487,20 +494,20 @@ def assemble_weights(layouts: Sequence[Sequence[Piece]], buffers: Sequence[torch
     for layout, buffer in zip(layouts, buffers, strict=True):
         for offset, piece in zip(_find_offsets(layout)[0], layout, strict=True):
             dtype = getattr(torch, piece.dtype)
-            flat = buffer[offset : offset + piece.count * dtype.itemsize].view(dtype)
-            if piece.count == prod(piece.shape):
+            flat = buffer[offset : offset + piece.length * dtype.itemsize].view(dtype)
+            if piece.length == prod(piece.shape):
                 weights[piece.name] = flat.view(piece.shape)
                 continue
             if piece.name not in weights:
                 weights[piece.name] = torch.empty(piece.shape, dtype=dtype)
-            weights[piece.name].view(-1)[piece.start : piece.start + piece.count] = flat
+            weights[piece.name].view(-1)[piece.start : piece.start + piece.length] = flat
     return weights
 
 
 def compute_checksum(buffer: torch.Tensor) -> int:
     """The sum of all 64-bit words, each times an odd number of its place, modulo 2^64. A change of one word changes it."""
     checksum = 0
-    for k, words in enumerate(buffer.view(torch.int64).split(1 << 18)):
+    for k, words in enumerate(_split(buffer.view(torch.int64), 1 << 18)):
         factors = torch.arange(1, 2 * len(words), 2) + (k << 19)
         checksum += int((words * factors).sum())
     return checksum % (1 << 64)

@@ -22,7 +22,7 @@ from palaestra.core.errors import EnvError, RewardError, RunError
 from palaestra.core.records import Json, Listener, Trajectory, Usage, Values
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, rate_interval
-from palaestra.rl.distributed.ranks import broadcast, is_sharded, rank, to_share, to_whole
+from palaestra.rl.distributed.ranks import broadcast, is_sharded, to_share, to_whole
 from palaestra.rl.distributed.shards import read_shards, write_shards
 from palaestra.rl.rollouts import Rollout
 from palaestra.runs.files import write_folder, write_json
@@ -170,7 +170,9 @@ class Loop(ABC):
         if not any(map(is_sharded, weights.values())):
             return False
         optimizer = self.algorithm.optimizer.state()
-        state = {f"{_POLICY}/{k}": v for k, v in weights.items()} | {f"{_OPTIMIZER}/{k}": v for k, v in optimizer.items()}
+        state = {f"{_POLICY}/{k}": v for k, v in weights.items()} | {
+            f"{_OPTIMIZER}/{k}": v for k, v in optimizer.items()
+        }
         write_shards(Path(broadcast(str(folder))) / SHARDS, state)
         return True
 

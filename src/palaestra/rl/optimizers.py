@@ -320,7 +320,9 @@ class _ShardedAdamW(_AdamW):
                 for key, values in split.items()
             } | {f"{k}/step": steps for k in range(len(sizes))}
         share = {
-            key: value.reshape(()) if key.endswith("/step") else to_share(value, self.parameters[int(key.split("/")[0])])
+            key: value.reshape(())
+            if key.endswith("/step")
+            else to_share(value, self.parameters[int(key.split("/")[0])])
             for key, value in state.items()
         }
         super().load_state(share)

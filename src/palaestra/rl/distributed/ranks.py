@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from palaestra.core.errors import RankError, SettingsError
-from palaestra.core.process import read_launch_rank, read_launch_size
+from palaestra.core.process import read_launch_rank, read_launch_size, read_restarts
 from palaestra.models.families import unwrap_adapter
 
 T = TypeVar("T")
@@ -70,7 +71,11 @@ def join_processes(device: str = "") -> Iterator[None]:
         torch.cuda.set_device(local_rank)
     with _explain_lost_peer():
         with _default_sigterm():
-            dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
+            store, number, size = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+            # torchrun's store may have the addresses of processes that it has replaced.
+            store = PrefixStore(f"restart-{read_restarts()[0]}", store)
+            backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+            dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=_TIMEOUT)
         yield
     # After an error the group is left alone: closing it would wait for the other processes.
     dist.destroy_process_group()

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch.distributed import checkpoint
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from palaestra.core.errors import StorageError
 from palaestra.rl.distributed.ranks import is_sharded, rank, world_size
@@ -25,8 +27,8 @@ def write_shards(folder: Path, state: Mapping[str, torch.Tensor]) -> None:
     """
     # Safetensors has no slices of a scalar.
     tensors = {name: value.detach() if value.ndim else value.detach().reshape(1) for name, value in state.items()}
-    writer = checkpoint.HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    checkpoint.save(tensors, storage_writer=writer)
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    save(tensors, storage_writer=writer)
     if rank() == 0 and (count := len(list(folder.glob("*.safetensors")))) != world_size():
         raise StorageError(
             f"{folder} has the shards of {count} processes; expected {world_size()}: put the run on a file system that all "
@@ -40,7 +42,7 @@ def read_shards(folder: Path, prefix: str, like: Mapping[str, torch.Tensor]) -> 
     Arguments:
         like: by name, a sharded tensor if the result should be sharded like it. The others are read as a whole.
     """
-    reader = checkpoint.HuggingFaceStorageReader(str(folder))
+    reader = HuggingFaceStorageReader(str(folder))
     state = {}
     for name, stored in reader.read_metadata().state_dict_metadata.items():
         if name.startswith(prefix):
@@ -51,5 +53,5 @@ def read_shards(folder: Path, prefix: str, like: Mapping[str, torch.Tensor]) -> 
                 state[name] = torch.zeros(stored.size, dtype=dtype)  # type: ignore[union-attr]
     with warnings.catch_warnings():  # About the missing process group, which is not needed: nobody plans for others.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        checkpoint.load(state, storage_reader=reader, no_dist=True)
+        load(state, storage_reader=reader, no_dist=True)
     return {name.removeprefix(prefix): tensor for name, tensor in state.items()}

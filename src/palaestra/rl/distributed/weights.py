@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from math import prod
 
 import torch
 
 from palaestra.executors.broadcast import LOCAL_HOST, Piece, SharedWeights, WeightSender, open_meeting
 from palaestra.rl.distributed.ranks import broadcast, gather, is_sharded, rank, world_size
+from palaestra.rl.loop import list_trained
 
 
 class WeightPublisher:
@@ -23,8 +23,9 @@ class WeightPublisher:
     def __init__(self, host: str, backend: str) -> None:
         if len(set(gather(socket.gethostname()))) > 1 and host == LOCAL_HOST:
             host = find_own_address()
-        meeting, self._store = open_meeting(host, world_size(), backend) if rank() == 0 else (None, None)
-        meeting = broadcast(meeting)
+        opened = open_meeting(host, world_size(), backend) if rank() == 0 else None
+        self._store: object = opened and opened[1]  # Served as long as it is referred to.
+        meeting = broadcast(opened and opened[0])
         assert meeting is not None
         self._sender = WeightSender(meeting, rank())
 
