@@ -73,12 +73,15 @@ class RolloutWorkers:
         self._rollouts: dict[int, Future[Rollout]] = {}
 
     def collect(
-        self, iteration: int, weights: dict[str, torch.Tensor], prompts: Mapping[int, Sequence[int]]
+        self,
+        iteration: int,
+        weights: dict[str, torch.Tensor] | Shared[dict[str, torch.Tensor]] | None,
+        prompts: Mapping[int, Sequence[int]],
     ) -> Rollout:
         """Return the rollout of an iteration, and start the rollouts of the next `max_staleness` iterations.
 
         Arguments:
-            weights: a copy of the learner's weights after `iteration - 1` updates.
+            weights: a copy of the learner's weights after `iteration - 1` updates, or a handle of it.
             prompts: the chosen prompts of iterations; see `TokenLoop.choose_prompts`.
 
         Raises:
@@ -87,6 +90,7 @@ class RolloutWorkers:
         last = min(iteration + self.config.max_staleness, self.config.iterations)
         missing = [number for number in range(iteration, last + 1) if number not in self._rollouts]
         if missing:
+            assert weights is not None
             shared = self._executor.share(weights)
             for number in missing:
                 self._rollouts[number] = self._thread.submit(

@@ -294,6 +294,13 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
         panel="Cluster",
         policies=LANGUAGE,
     )
+    weight_transfer: Literal["", "executor", "gloo", "nccl"] = setting(
+        "",
+        "How workers receive new weights: from the driver by the executor, or from all learners by a broadcast of "
+        "torch.distributed (gloo, or nccl between GPUs); empty: executor for one learner, gloo for several.",
+        panel="Cluster",
+        policies=LANGUAGE,
+    )
     seed: int = setting(0, "Seed of all randomness.", low=0, panel="Run", usual=True)
 
     def __post_init__(self) -> None:
