@@ -49,10 +49,7 @@ def search(clauses: list[list[int]]) -> set[int] | None:
         clause = clauses[violated[rng.randrange(len(violated))]]
         breaks = [sum(count[place] == 1 for place in places.get(-literal, ())) for literal in clause]
         best = min(breaks)
-        if best and rng.random() < NOISE:
-            literal = rng.choice(clause)
-        else:
-            literal = clause[breaks.index(best)]
+        literal = rng.choice(clause) if best and rng.random() < NOISE else clause[breaks.index(best)]
         true.discard(-literal)
         true.add(literal)
         for place in places.get(literal, ()):
