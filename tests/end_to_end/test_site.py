@@ -45,7 +45,8 @@ def browser() -> Iterator[Any]:
 
 
 def test_the_site_is_built_without_a_warning(site: Path) -> None:
-    assert (site / "index.html").exists() and (site / "reference" / "envs.html").exists()
+    assert (site / "index.html").exists()
+    assert (site / "reference" / "envs.html").exists()
 
 
 @pytest.mark.backends
