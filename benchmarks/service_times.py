@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16, 64, 256], help="sequences decoded together")
+    parser.add_argument("--works", nargs="+", default=["grading", "driver"], help="what is measured without a GPU")
     parser.add_argument("--out", default="", help="a JSON file that the figures are merged into")
     parser.add_argument("--data", default="", help="a folder with GSM8K and HumanEval, for the graders")
     options = parser.parse_args()
@@ -36,7 +38,8 @@ def main() -> None:
         name = torch.cuda.get_device_name()
         measured: dict[str, Any] = {name: {model: measure_gpu(model, options.batches) for model in options.models}}
     else:
-        measured = {"grading": measure_grading(), "driver": measure_driver()}
+        works = {"grading": measure_grading, "driver": measure_driver}
+        measured = {name: works[name]() for name in options.works}
     print(json.dumps(measured), flush=True)
     if options.out:
         path = Path(options.out)
@@ -132,19 +135,21 @@ def measure_grading() -> dict[str, float]:
 
 def measure_driver() -> dict[str, float]:
     """CPU seconds of the driver: per part without its content, per token to receive and to join; and GB/s of sharing."""
-    from pipeline import Load, collect_all
+    from pipeline import GROUP, Load, SleepingActor, make_rollout, measure_phases
 
     from palaestra.executors.base import open_executor
     from palaestra.rl.collection import join_rollouts
 
-    def receive(tokens: int) -> float:
-        """Seconds per part of 8 episodes."""
-        load = Load(workers=2, groups=64, updates=6, group_seconds=0.0, learn=0.0, staleness=0, tokens=tokens)
-        return collect_all(load).cpu_seconds / (load.updates * load.parts_per_batch)
+    load, tokens = Load(workers=2, groups=64, group_seconds=0.0, learn=0.0, staleness=0), 2048
 
-    short, tokens = receive(1), 2048
-    per_token = (receive(tokens) - short) / (8 * tokens)
-    rollouts = [Load(tokens=tokens).make_rollout(8 * k, 8) for k in range(32)]
+    def receive(tokens: int) -> float:
+        """Seconds per part."""
+        [measured] = measure_phases([load], 6, partial(SleepingActor, tokens))
+        return measured.cpu_seconds / load.parts_per_batch
+
+    short = receive(1)
+    per_token = (receive(tokens) - short) / (load.part_groups * GROUP * tokens)
+    rollouts = [make_rollout(8 * k, 8, tokens) for k in range(32)]
     start = time.process_time()
     join_rollouts(rollouts)
     joining = (time.process_time() - start) / (32 * 8 * tokens)

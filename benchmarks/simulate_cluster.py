@@ -418,10 +418,7 @@ def main() -> None:
         "staleness + 1": replace(base, staleness=base.staleness + 1),
         "twice the responses per update": replace(base, responses=2 * base.responses),
     }
-    gains = {
-        name: round(measure(more, times, updates).responses_per_second / rate, 3)
-        for name, more in added.items()
-    }
+    gains = {name: round(measure(more, times, updates).responses_per_second / rate, 3) for name, more in added.items()}
     direct = measure(replace(base, transfer=base.network), replace(times, pack=1e18), updates)
     gains["weights over the collective network, past the driver"] = round(direct.responses_per_second / rate, 3)
     for name, gain in sorted(gains.items(), key=lambda pair: -pair[1]):
@@ -432,9 +429,7 @@ def main() -> None:
         f"loading them {work.load():.2f} s"
     )
     ratio = rows[-1]["responses_per_second"] / rows[0]["responses_per_second"] / (rows[-1]["gpus"] / rows[0]["gpus"])
-    print(
-        json.dumps({"benchmark": "simulate_cluster", "ratio": round(ratio, 3), "rows": rows, "added": gains})
-    )
+    print(json.dumps({"benchmark": "simulate_cluster", "ratio": round(ratio, 3), "rows": rows, "added": gains}))
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def test_a_worker_that_always_dies_ends_the_run_with_one_line(waiting_settings: 
     assert_same(resumed, train(out=tmp_path / "inline", **waiting_settings))
 
 
-STALE: dict[str, Any] = {**TOKEN, "iterations": 4, "max_staleness": 2, "learning_rate": 1e-3}
+STALE: dict[str, Any] = {**TOKEN, "iterations": 4, "max_staleness": 2, "learning_rate": 1e-3, "curriculum": "sfl"}
 
 
 def test_stale_rollouts_are_bounded_marked_and_weighted(tmp_path: Path) -> None:

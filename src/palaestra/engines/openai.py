@@ -218,12 +218,19 @@ class OpenAIEngine(BaseEngine):
 
     async def _probe_lost(self, batch: _Batch) -> None:
         """Ask lost servers whether they answer again."""
+        from openai import APIStatusError, OpenAIError
+
         while True:
             for server in self.pool.lost:
-                with suppress(Exception):  # A server that answers anything is used again.
+                try:
                     await batch.clients[server].with_options(timeout=self.probe).models.list()
-                    server.is_lost = False
-                    self.listener(notice(f"the server {server.endpoint.name} answers again"))
+                except APIStatusError as error:
+                    if error.status_code in (502, 503, 504):
+                        continue  # The answer of a proxy.
+                except OpenAIError:
+                    continue
+                server.is_lost = False
+                self.listener(notice(f"the server {server.endpoint.name} answers again"))
             await asyncio.sleep(self.probe)
 
     async def _worker(self, batch: _Batch) -> None:
@@ -264,10 +271,12 @@ class OpenAIEngine(BaseEngine):
                 return outcome
             batch.reached, self._reached = batch.reached or outcome.connected, self._reached or outcome.connected
             adapted = self._adapt(without, outcome.refused)
-            if outcome.lost and not server.is_lost and self.pool.lose(server):
+            is_known = server.is_lost
+            moves = outcome.lost and self.pool.lose(server)
+            if moves and not is_known:
                 self.listener(notice(f"{outcome.failure.message}; its calls run on the other servers"))
             wait = None if adapted or not outcome.again else self._wait(batch, outcome, tried, first, seeds)
-            if wait is not None and outcome.lost and len(self.pool.lost) < len(self.pool.servers) > 1:
+            if moves and wait is not None:
                 wait = 0.0
             last = not adapted and wait is None
             usage = Usage() if usage is None and not outcome.billed else usage
@@ -277,7 +286,8 @@ class OpenAIEngine(BaseEngine):
             if last:
                 # A server that refuses connections to the last is down; one that answers other calls is not.
                 if not batch.reached or not (outcome.connected or outcome.billed):
-                    raise EngineError(f"no server answers at {mask(self.endpoint.url)}: {outcome.failure.message}")
+                    urls = ", ".join(mask(server.endpoint.url) for server in self.pool.servers)
+                    raise EngineError(f"no server answers at {urls}: {outcome.failure.message}")
                 return outcome.failure
             if wait:
                 data = {"reason": outcome.failure.message, "seconds": wait}

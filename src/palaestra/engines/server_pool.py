@@ -39,16 +39,18 @@ class ServerPool:
     def choose(self, request: Request) -> Server:
         """The server for a call. If all are lost, they are tried like healthy ones."""
         healthy = [server for server in self.servers if not server.is_lost] or self.servers
-        prefix = repr(request.prompt_ids[:_SHARED_TOKENS] or [(m.role, m.text) for m in request.messages[:_SHARED_MESSAGES]])
+        prefix = repr(
+            request.prompt_ids[:_SHARED_TOKENS] or [(m.role, m.text) for m in request.messages[:_SHARED_MESSAGES]]
+        )
         # The highest hash of prefix and address: a lost server moves its own prefixes only.
         home = max(healthy, key=lambda server: zlib.crc32(f"{server.endpoint.url} {prefix}".encode()))
         shortest = min(healthy, key=lambda server: server.running)
         return home if home.running - shortest.running < OVERLOAD else shortest
 
     def lose(self, server: Server) -> bool:
-        """Take a server out. Returns whether a healthy one is left for its call."""
+        """Take a server out, unless it is the only one. Returns whether a healthy one is left for its call."""
         server.is_lost = len(self.servers) > 1
-        return any(not other.is_lost for other in self.servers)
+        return server.is_lost and any(not other.is_lost for other in self.servers)
 
     @property
     def lost(self) -> list[Server]:

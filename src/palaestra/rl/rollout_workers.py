@@ -116,7 +116,9 @@ class RolloutWorkers:
 
         done = int(folder.name.rpartition("-")[2])
         for number in sorted(number for number in self._plan if number > done):
-            needed = {placement.version for placement in self._plan[number] if placement.version < done} - self._readable
+            needed = {
+                placement.version for placement in self._plan[number] if placement.version < done
+            } - self._readable
             files = {version: folder / _SAMPLER.format(version) for version in needed}
             if not all(file.exists() for file in files.values()):
                 self._plan = {n: placements for n, placements in self._plan.items() if n < number}
