@@ -23,6 +23,7 @@ def test_the_wheel_is_installed_and_used(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path / "dist", source]
     subprocess.run(build, check=True)
     [wheel] = (tmp_path / "dist").glob("palaestra-*.whl")
+    assert wheel.stat().st_size < 40_000_000
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "LANG", "OMP_"))}
     environment = {**kept, "HOME": str(home), "PATH": f"{python.parent}:/usr/bin:/bin"}
 

@@ -204,6 +204,7 @@ class TrainKeywords(TypedDict, total=False):
     gradient_checkpointing: bool
     threads: int
     parallel: Literal["ddp", "fsdp"]
+    weight_transfer: Literal["", "executor", "gloo", "nccl"]
     seed: int
     learning_rate: float
     kl_coef: float | None

@@ -128,7 +128,7 @@ class RolloutWorkers:
                 self._readable.add(version)
 
     def collect(
-        self, iteration: int, weights: Weights | Shared[Weights], prompts: Mapping[int, Sequence[int]]
+        self, iteration: int, weights: Weights | Shared[Weights] | None, prompts: Mapping[int, Sequence[int]]
     ) -> Rollout:
         """Return the rollout of an iteration. Workers go on sampling for the next `max_staleness` iterations.
 
@@ -140,7 +140,8 @@ class RolloutWorkers:
         Raises:
             ExecutorError: the workers of some episodes died several times.
         """
-        shared = weights if isinstance(weights, Shared) else self._executor.share(weights)
+        assert weights is not None
+        shared = self._executor.share(weights)
         with self._changed:
             scheduler = self._scheduler = self._scheduler or self._make_scheduler()
             self._weights[iteration - 1], self._prompts = shared, dict(prompts)

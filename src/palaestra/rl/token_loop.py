@@ -16,7 +16,8 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, report_on
 from palaestra.rl.collection import collect_responses, gather_rollout, split_episodes
 from palaestra.rl.curriculum import CURRICULA, UNIFORM, Curriculum
-from palaestra.rl.distributed.ranks import broadcast, gather_weights, list_gathered_weights, rank
+from palaestra.rl.distributed.ranks import broadcast, gather_state_dict, gather_weights, rank
+from palaestra.rl.distributed.weights import WeightPublisher
 from palaestra.rl.loop import Loop, LoopConfig, summarize_returns
 from palaestra.rl.policies.engine import EnginePolicy, correct_importance
 from palaestra.rl.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
@@ -85,6 +86,8 @@ class TokenLoop(Loop):
         self._last_chosen = 0  # and the last of them.
         self.label = ""
         """The name of the environment, if the run has several."""
+        self.publisher: WeightPublisher | None = None
+        """Sends the weights to the workers; without it the executor does."""
         self.version: int | None = None
         """In a rollout worker, the number of updates of its weights."""
         self.prepare()
@@ -96,6 +99,8 @@ class TokenLoop(Loop):
     def close(self) -> None:
         if self.workers is not None:
             self.workers.close()
+        if self.publisher is not None:
+            self.publisher.close()
         if self.sampler is not None:
             self.sampler.engine.close()
 
@@ -218,7 +223,7 @@ class TokenLoop(Loop):
             seconds = {name.removeprefix("seconds_"): rollout.metrics[name] for name in names}
         else:
             start = time.perf_counter()
-            weights = self.weights()
+            weights = self.weights() if self.publisher is None else self.publisher.publish(self.policy, iteration - 1)
             # Rank 0 has the workers and gives their rollout to the other processes.
             rollout = cast(Rollout, broadcast(self.workers and self.workers.collect(iteration, weights, self._chosen)))
             seconds = {"rollout": time.perf_counter() - start}
@@ -367,15 +372,16 @@ class TokenLoop(Loop):
     def save_model(self, folder: Path) -> None:
         from palaestra.runs.files import write_folder
 
+        weights = gather_state_dict(self.policy.model)
+
         @quiet_libraries()
         def write(target: Path) -> None:
-            self.policy.model.save_pretrained(target, state_dict=list_gathered_weights(self.policy.model) or None)
+            self.policy.model.save_pretrained(target, state_dict=weights or None)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(target)
 
-        with gather_weights(self.policy):
-            if rank() == 0:
-                write_folder(folder / "model", write)
+        if rank() == 0:
+            write_folder(folder / "model", write)
 
 
 def describe_gain(gain: Mean) -> Json:

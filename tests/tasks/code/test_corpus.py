@@ -5,8 +5,9 @@ import pytest
 
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.code.corpus import corpus
+from palaestra.tasks.code.corpus import IN_FULL, corpus
 from palaestra.tasks.code.extraction import find_fenced
+from palaestra.tasks.code.family import FAMILY
 
 EXAMPLES = list(islice(corpus(Seeds(0).generator()), 600))
 
@@ -51,3 +52,8 @@ def test_answers_are_the_results_of_the_calls(kind: str) -> None:
             assert repr(eval(call, run(codes[0]))) == answer
             checked += 1
     assert checked > 5
+
+
+def test_every_kind_of_a_skill_occurs() -> None:
+    drawn = {(example.skill, example.subskill) for example in EXAMPLES}
+    assert drawn >= {(skill, subskill) for skill in IN_FULL for subskill in FAMILY[skill]}

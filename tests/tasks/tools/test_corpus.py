@@ -40,3 +40,8 @@ def test_rare_skills_are_rare() -> None:
     drawn = [example.skill for example in EXAMPLES]
     assert set(drawn) - set(corpus.TRACE) == set(corpus.IN_FULL)
     assert sum(skill in corpus.TRACE for skill in drawn) <= 2
+
+
+def test_requests_in_one_turn_need_one_and_several_calls() -> None:
+    drawn = {(example.skill, example.subskill) for example in EXAMPLES if example.subskill}
+    assert drawn >= {(skill, subskill) for skill in corpus.IN_FULL for subskill in ("single", "chain", "join")}

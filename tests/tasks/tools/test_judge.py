@@ -153,10 +153,13 @@ STRAIGHT = [
     'weekday("na\\u00efve \\U0001f600")\nanswer(1)',
     "weekday()\nanswer(1)",
     'weekday("2024-01-01")\n' * 20,
+    "answer(x)",
+    "answer(population('Lunde'))",
+    'a = weekday("2024-01-01")\nb = add_days(day, days)\nanswer(a)',
 ]
 NOT_STRAIGHT = [
-    "answer(1 + 1)", "answer(x)", "answer()", "answer(*[1])", "answer(value=1)", "weekday = 1\nanswer(weekday)", "answer(answer(1))",
-    "x = [1]\nanswer(x)", "answer(population('Lunde'))", "answer(1e999)", "answer(b'x')", "if 1: answer(1)", "a = b = 1\nanswer(a)",
+    "answer(1 + 1)", "answer(__name__)", "answer()", "answer(*[1])", "answer(value=1)", "weekday = 1\nanswer(weekday)", "answer(answer(1))",
+    "x = [1]\nanswer(x)", "answer(len)", "answer(1e999)", "answer(b'x')", "if 1: answer(1)", "a = b = 1\nanswer(a)",
     "a, b = 1, 2\nanswer(a)", "answer(weekday)", "weekday(**{})", "weekday(*['2024-01-01'])", "x: int = 1", "answer(f'{1}')", "answer(-True)",
     "print(1)", "'x'.upper()", "answer(1" + "0" * 4000 + ")", "answer(", "answer(" + "[" * 300 + "]" * 300 + ")",
 ]  # fmt: skip

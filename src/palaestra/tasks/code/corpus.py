@@ -39,10 +39,9 @@ def corpus(generator: np.random.Generator) -> Iterator[Example]:
     kinds = ("write", "value", "trace", "explain", "tests", "repair")
     while True:
         draw = generator.random()
-        if draw < rare:
-            yield from task.write_examples(pick(generator, tuple(TRACE)), "", 1, generator)
-        elif draw < 0.35:
-            yield from task.write_examples(pick(generator, IN_FULL), "", 1, generator)
+        if draw < 0.35:
+            skill = pick(generator, tuple(TRACE) if draw < rare else IN_FULL)
+            yield from task.write_examples(skill, pick(generator, tuple(FAMILY[skill])), 1, generator)
         elif draw < 0.45:
             yield _ask_part(generator)
         elif draw < 0.51:
