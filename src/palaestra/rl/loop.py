@@ -62,6 +62,7 @@ class LoopConfig:
     rollout: Literal["step", "engine"]
     uses_workers: bool
     max_staleness: int
+    overdue: Literal["wait", "drop"]
     importance_clip_max: float
     curriculum: str
     temperature: float
@@ -125,6 +126,9 @@ class Loop(ABC):
 
     def close(self) -> None:  # noqa: B027  (optional)
         """Close the environments, for example running workspaces. The policy stays usable."""
+
+    def open_record(self, folder: Path) -> None:  # noqa: B027  (optional)
+        """Record the order of stale rollouts in the run folder, and repeat the order that is recorded there."""
 
     def save_environment(self, folder: Path) -> None:  # noqa: B027  (optional)
         """Save the state of the environment between two iterations, if it has one."""

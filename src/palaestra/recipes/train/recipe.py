@@ -141,8 +141,8 @@ def resume(
 ) -> TrainResult:
     """Resume a run from its last checkpoint.
 
-    The result is the same as without the interruption, unless `max_staleness` is above 0: the rollouts that were sampled
-    ahead are sampled again with newer weights.
+    The result is the same as without the interruption. With `max_staleness` above 0, recorded batches are repeated: the
+    rollouts that were sampled ahead are sampled again with the same weights.
 
     Arguments:
         executor, parallel, device: other values of the settings. The number of processes may differ as well. On another
@@ -243,6 +243,7 @@ def _run(
 
     record_run(run, settings.model if settings.policy == "lm" else "")
     summary, listener = run.summary, log_events(run, listener)
+    loop.open_record(run.folder)
     lead("load", str(run.checkpoints.resolve()))
     done = load_newest_checkpoint(run.checkpoints, loop, trust=run.trusted)
     run.store.forget_after(done)

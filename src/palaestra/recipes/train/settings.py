@@ -142,6 +142,12 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
         panel="Rollouts",
         policies=LANGUAGE,
     )
+    overdue: Literal["wait", "drop"] = setting(
+        "wait",
+        "Rollouts that would become too stale: the learner waits for them, or they are dropped once and sampled again.",
+        panel="Rollouts",
+        policies=LANGUAGE,
+    )
     importance_clip_max: float = setting(
         3.0,
         "Maximum importance weight of a token that was sampled by an engine or with older weights.",
