@@ -89,7 +89,7 @@ def test_a_model_that_does_not_fit_has_no_split(simulation: ModuleType) -> None:
     assert simulation.find_best_split(cluster, times, 4, 2) is not None
 
 
-def test_a_slow_response_per_iteration_costs_little_with_staleness(pipeline: ModuleType) -> None:
+def test_a_slow_response_costs_little_with_staleness(pipeline: ModuleType) -> None:
     """`benchmarks/pipeline.py` measures the same with real workers."""
     usual = pipeline.Load()
     slow = replace(usual, slow=pipeline.SLOW)

@@ -186,6 +186,51 @@ def test_a_pool_can_be_closed_while_another_thread_maps() -> None:
         next(pool.map(count, [0.0]))
 
 
+def test_a_stream_takes_items_until_it_is_closed() -> None:
+    waiting, results, done = [0, 1, 2], dict[int, Any](), threading.Semaphore(0)
+
+    def take() -> int | None:
+        return waiting.pop(0) if waiting else None
+
+    def finish(item: int, result: Any) -> None:
+        results[item] = result
+        done.release()
+
+    def wait_for(count: int) -> None:
+        for _ in range(count):
+            assert done.acquire(timeout=120)
+
+    with open_executor("processes:2") as executor:
+        pool = executor.open_pool(Counter, attempts=1)
+        thread = threading.Thread(target=pool.stream, args=(die, take, finish))
+        thread.start()
+        wait_for(3)
+        # The worker of item 1 died; the stream goes on when there are items again.
+        assert isinstance(results.pop(1), Failure)
+        waiting += [3, 4]
+        pool.wake()
+        wait_for(2)
+        assert results == {k: k for k in (0, 2, 3, 4)}
+        pool.close()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_stream_returns_exceptions_to_their_items() -> None:
+    seen: list[Any] = []
+    with open_executor("inline") as executor:
+        pool = executor.open_pool(Counter)
+        items = iter([1, 2])
+
+        def finish(item: int, result: Any) -> None:
+            seen.append((item, str(result.error)))
+            if len(seen) == 2:
+                pool.close()
+
+        pool.stream(refuse, lambda: next(items, None), finish)
+    assert seen == [(1, "no 1"), (2, "no 2")]
+
+
 def test_a_shared_value_reaches_all_workers_and_is_released(executor: Executor) -> None:
     import numpy as np
     import torch

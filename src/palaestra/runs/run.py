@@ -3,6 +3,7 @@
 settings.json     the recipe and its settings, enough to start again
 store.sqlite      attempts, lessons, metrics, costs
 checkpoints/      weights, each folder written atomically
+rollouts.json     which rollouts are in which iteration, where workers sample ahead of the updates
 initial_model/    the weights of a model that was passed as a Python object
 code/             the user's Python files that the settings name, as they were at the start
 summary.json      the results, once the run has ended

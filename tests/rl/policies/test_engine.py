@@ -122,7 +122,7 @@ def test_a_rollout_has_the_ids_and_log_probs_of_the_engine(engine: RolloutEngine
     assert abs(metrics["importance_weight"] - 1.0) < 1e-3
 
 
-def test_every_token_is_corrected_by_the_weights_that_sampled_it(policy: LanguageModelPolicy) -> None:
+def test_tokens_are_corrected_by_their_own_weights(policy: LanguageModelPolicy) -> None:
     old = LanguageModelPolicy(models.load("nano", device="cpu", trainable=True).weights, temperature=1.3)
     with torch.no_grad():
         for parameter in policy.model.parameters():
