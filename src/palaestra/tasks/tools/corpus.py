@@ -34,7 +34,9 @@ def corpus(generator: np.random.Generator) -> Iterator[Example]:
         skill = pick(generator, tuple(TRACE) if generator.random() < rare else IN_FULL)
         place = int(np.searchsorted(shares, generator.random()))
         if place < len(tasks):
-            yield from tasks[place].write_examples(skill, pick(generator, tuple(tasks[place].family[skill])), 1, generator)
+            yield from tasks[place].write_examples(
+                skill, pick(generator, tuple(tasks[place].family[skill])), 1, generator
+            )
         else:
             yield _converse(tasks[0], skill, generator)
 
