@@ -1,8 +1,8 @@
 """Service times of the stages of RL on language models, on this machine: the inputs of `simulate_cluster.py`.
 
 With a GPU: decoding, prefill, updates and weight copies of Llama models with random weights in bfloat16, by plain
-transformers and torch. Without one: the grading of answers with our scorers, on one core. `--out FILE` merges the figures
-into a JSON file.
+transformers and torch. Without one: the grading of answers with our scorers, and what the driver of rollout workers does,
+both in seconds of one core. `--out FILE` merges the figures into a JSON file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16, 64, 256], help="sequences decoded together")
+    parser.add_argument("--works", nargs="+", default=["grading", "driver"], help="what is measured without a GPU")
     parser.add_argument("--out", default="", help="a JSON file that the figures are merged into")
     parser.add_argument("--data", default="", help="a folder with GSM8K and HumanEval, for the graders")
     options = parser.parse_args()
@@ -36,7 +38,8 @@ def main() -> None:
         name = torch.cuda.get_device_name()
         measured: dict[str, Any] = {name: {model: measure_gpu(model, options.batches) for model in options.models}}
     else:
-        measured = {"grading": measure_grading()}
+        works = {"grading": measure_grading, "driver": measure_driver}
+        measured = {name: works[name]() for name in options.works}
     print(json.dumps(measured), flush=True)
     if options.out:
         path = Path(options.out)
@@ -51,7 +54,12 @@ def measure_gpu(name: str, batches: list[int]) -> dict[str, Any]:
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     parameters = sum(p.numel() for p in model.parameters())
-    figures: dict[str, Any] = {"parameters": parameters, "decode_ms": {}, "prefill_tokens_per_second": 0.0}
+    head_dim = config.hidden_size // config.num_attention_heads
+    figures: dict[str, Any] = {
+        "parameters": parameters, "decode_ms": {}, "decode_context": PROMPT + RESPONSE,
+        "cache_bytes_per_token": 2 * 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim,
+        "prefill_tokens_per_second": 0.0,
+    }  # fmt: skip
     for batch in batches:
         figures["decode_ms"][batch] = measure_decoding(model, batch)
         print(name, "decode", batch, figures["decode_ms"][batch], flush=True)
@@ -123,6 +131,39 @@ def measure_grading() -> dict[str, float]:
             score(task, *answers[k % len(answers)])
         figures[name] = round((time.perf_counter() - start) / count, 6)
     return figures
+
+
+def measure_driver() -> dict[str, float]:
+    """CPU seconds of the driver: per part without its content, per token to receive and to join; and GB/s of sharing."""
+    from pipeline import GROUP, Load, SleepingActor, make_rollout, measure_phases
+
+    from palaestra.executors.base import open_executor
+    from palaestra.rl.collection import join_rollouts
+
+    load, tokens = Load(workers=2, groups=64, group_seconds=0.0, learn=0.0, staleness=0), 2048
+
+    def receive(tokens: int) -> float:
+        """Seconds per part."""
+        [measured] = measure_phases([load], 6, partial(SleepingActor, tokens))
+        return measured.cpu_seconds / load.parts_per_batch
+
+    short = receive(1)
+    per_token = (receive(tokens) - short) / (load.part_groups * GROUP * tokens)
+    rollouts = [make_rollout(8 * k, 8, tokens) for k in range(32)]
+    start = time.process_time()
+    join_rollouts(rollouts)
+    joining = (time.process_time() - start) / (32 * 8 * tokens)
+    weights = {str(k): torch.ones(1 << 22) for k in range(32)}
+    with open_executor("processes:1") as executor:
+        start = time.process_time()
+        executor.share(weights).release()
+        share = time.process_time() - start
+    return {
+        "part_seconds": round(short, 6),
+        "receive_seconds_per_token": float(f"{max(per_token, 0):.3g}"),
+        "join_seconds_per_token": float(f"{joining:.3g}"),
+        "share_gb_per_second": round(sum(w.nbytes for w in weights.values()) / share / 1e9, 2),
+    }
 
 
 def measure(work: Callable[[], Any], repetitions: int = 5) -> float:

@@ -1,8 +1,8 @@
 """How long the viewer takes to open a run and to turn a page, and how much memory its server needs.
 
-Three folders: a run with 10,000 episodes of 200 tokens and the values of each token, a run with a store of 1 GB, and 500
-runs. Each is served by `palaestra view` in a process of its own and read over HTTP. Targets: a run opens in 1 s, a page
-turns in 0.2 s, the server of the store of 1 GB stays below 300 MB. The ratio is the smallest of target over measurement.
+Three folders: a run with 10,000 episodes of 200 tokens and the values of each token, a run whose store has at least 10
+million tokens (about 1 GB), and 500 runs. For the large store the speed of writing and of reading from Python are measured, too. Each is served by `palaestra view` in a process of its own and read over HTTP. Targets: a run opens in 1 s, a page
+turns in 0.2 s, the server of the large store stays below 300 MB. The ratio is the smallest of target over measurement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from _common import arguments, finish, median
+from _common import arguments, finish, median, seconds
 
 from palaestra.core.records import Segment, Trajectory
 from palaestra.recipes.train.presets import fill_presets, make_settings
@@ -36,18 +36,19 @@ OPEN, TURN, MEMORY = 1.0, 0.2, 300.0
 
 def main() -> None:
     options = arguments(__doc__ or "", folder="where the runs are written and kept; by default a temporary folder")
-    episodes, megabytes, runs, repetitions = (2000, 100, 50, 5) if options.quick else (10_000, 1000, 500, 15)
+    episodes, tokens, runs, repetitions = (2000, 1_000_000, 50, 5) if options.quick else (10_000, 10_000_000, 500, 15)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.folder or temporary)
         write_run(folder / "episodes" / "run", episodes // 100)
-        write_large_run(folder / "large" / "run", megabytes)
+        writing = write_run(folder / "large" / "run", tokens // (100 * (PROMPT + RESPONSE)))
         write_runs(folder / "runs", runs)
         cases = {name: measure(folder / name, repetitions) for name in ("episodes", "large")}
+        cases["large"] |= {"tokens": tokens, "writing": writing, **measure_store(folder / "large" / "run")}
         cases["runs"] = measure_list(folder / "runs", repetitions)
     ratios = [TURN / cases[name][page] for name in ("episodes", "large") for page in ("page", "last page", "episode")]
     ratios += [OPEN / cases[name]["first " + page] for name in ("episodes", "large") for page in ("overview", "list")]
     ratios += [MEMORY / cases["large"]["megabytes"], OPEN / cases["runs"]["first list"], TURN / cases["runs"]["list"]]
-    finish("viewer", min(ratios), episodes=episodes, store_megabytes=megabytes, runs=runs, cases=cases)
+    finish("viewer", min(ratios), episodes=episodes, tokens=tokens, runs=runs, cases=cases)
 
 
 def make_episodes(count: int) -> list[Trajectory]:
@@ -77,25 +78,31 @@ def make_episodes(count: int) -> list[Trajectory]:
     return episodes
 
 
-def write_run(folder: Path, iterations: int) -> None:
-    """Write a train run with 100 episodes in each iteration."""
+def write_run(folder: Path, iterations: int) -> dict[str, float]:
+    """Write a train run with 100 episodes in each iteration. Returns the seconds of its iterations, unless it exists."""
     if folder.exists():
-        return
-    episodes = make_episodes(100)
+        return {}
+    episodes, durations = make_episodes(100), []
     with Run.create(folder, "train", to_data(fill_presets(make_settings({"env": "palaestra/CoT-v0"})))) as run:
         for iteration in range(1, iterations + 1):
+            start = time.perf_counter()
             add_iteration(run, iteration, episodes)
+            durations.append(time.perf_counter() - start)
+    first, last = durations[: iterations // 10], durations[-(iterations // 10) :]
+    return {"seconds": round(sum(durations), 1), "first tenth": median(first), "last tenth": median(last)}
 
 
-def write_large_run(folder: Path, megabytes: int) -> None:
-    """Write a train run whose store has that size."""
-    if folder.exists():
-        return
-    episodes, iteration = make_episodes(100), 0
-    with Run.create(folder, "train", to_data(fill_presets(make_settings({"env": "palaestra/CoT-v0"})))) as run:
-        while (folder / "store.sqlite").stat().st_size < megabytes * 1e6:
-            iteration += 1
-            add_iteration(run, iteration, episodes)
+def measure_store(folder: Path) -> dict[str, float]:
+    """Seconds of queries on the store of a run in this process."""
+    with Run.open(folder, read_only=True) as run:
+        iterations = run.store.trajectory_iterations()
+        queries = {
+            "open one episode": lambda: run.store.trajectory(iterations[-1], 7),
+            "read an iteration of 100 episodes": lambda: run.store.trajectories(iterations[len(iterations) // 2]),
+            "read a metric of all iterations": lambda: run.store.metrics("reward"),
+            "list the iterations": run.store.trajectory_iterations,
+        }
+        return {name: median([seconds(query) for _ in range(5)]) for name, query in queries.items()}
 
 
 def add_iteration(run: Run, iteration: int, episodes: list[Trajectory]) -> None:

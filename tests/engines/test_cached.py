@@ -158,7 +158,7 @@ def test_money_is_in_the_ledger_and_unknown_prices_are_marked(cache: Cache) -> N
             engine.generate([ask("a"), ask("b")])
             assert (engine.spent().money, engine.spent().unpriced) == (money, unpriced)
         other = OpenAIEngine(server.model.replace("127.0.0.1", "127.0.0.2"))
-        other.endpoint = OpenAIEngine(server.model).endpoint
+        other.pool = OpenAIEngine(server.model).pool
         engine = CachedEngine(other, cache, owner="unknown")
         engine.generate([ask("a"), ask("b")])
         assert (engine.spent().money, engine.spent().unpriced) == (0.0, 2)

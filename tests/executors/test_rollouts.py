@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from palaestra.core.errors import ExecutorError, SettingsError
@@ -158,18 +161,57 @@ def test_a_worker_that_always_dies_ends_the_run_with_one_line(waiting_settings: 
     assert_same(resumed, train(out=tmp_path / "inline", **waiting_settings))
 
 
+STALE: dict[str, Any] = {**TOKEN, "iterations": 4, "max_staleness": 2, "learning_rate": 1e-3, "curriculum": "sfl"}
+
+
 def test_stale_rollouts_are_bounded_marked_and_weighted(tmp_path: Path) -> None:
-    settings = {**TOKEN, "iterations": 4, "max_staleness": 2, "learning_rate": 1e-3}
-    result = train(out=tmp_path / "run", **settings)
-    assert read_metrics(result, "staleness") == [0.0, 1.0, 2.0, 2.0]
+    result = train(out=tmp_path / "run", **STALE)
+    record = json.loads((result.folder / "rollouts.json").read_text())
+    assert record["groups_per_part"] == 2
+    versions = {int(n): [v for _, v in parts for _ in range(8)] for n, parts in record["iterations"].items()}
+    staleness = {number: np.array([number - 1 - v for v in own]) for number, own in versions.items()}
+    assert all(own.max() <= 2 for own in staleness.values())
+    assert read_metrics(result, "staleness") == [own.mean() for own in staleness.values()]
+    assert read_metrics(result, "staleness_max") == [own.max() for own in staleness.values()]
     with Run.open(result.folder, read_only=True) as run:
-        versions = [{t.infos[0]["version"] for t in run.store.trajectories(number)} for number in (1, 2, 3, 4)]
-    assert versions == [{0}, {0}, {0}, {1}]
+        for number, own in versions.items():
+            assert [t.infos[0]["version"] for t in run.store.trajectories(number)] == own
+    # Every group is learned once.
+    assert sorted(part for parts in record["iterations"].values() for part, _ in parts) == list(range(8))
     # Without staleness the log-probs are the learner's own. Older weights have other ones.
-    differences = read_metrics(result, "sampling_logprob_difference_max")
-    assert len(differences) == 3
-    assert max(differences) > 1e-3
-    assert_same(train(out=tmp_path / "again", **settings), result)
+    assert staleness[2].max() == 1
+    assert max(read_metrics(result, "sampling_logprob_difference_max")) > 1e-3
+
+
+def test_a_recorded_order_is_repeated_to_the_bit(tmp_path: Path) -> None:
+    run = train(out=tmp_path / "run", **STALE).folder
+    # Parts late and early, and mixed versions in a batch.
+    order = {1: [[0, 0], [5, 0]], 2: [[1, 0], [2, 1]], 3: [[3, 1], [4, 0]], 4: [[6, 3], [7, 2]]}
+    first = replay(run, tmp_path / "first", order=order)
+    with Run.open(first.folder, read_only=True) as opened:
+        seen = [[(t.infos[0]["group"], t.infos[0]["version"]) for t in opened.store.trajectories(n)] for n in order]
+    expected = [sorted((2 * part + k // 4, v) for part, v in parts for k in range(8)) for parts in order.values()]
+    assert seen == expected
+    assert read_metrics(first, "staleness") == [0, 0.5, 1.5, 0.5]
+    # On other workers, and from a checkpoint: it has the weights after 2 updates, which sampled a part of iteration 4.
+    again = replay(run, tmp_path / "again", order=order, executor="processes:2")
+    assert again.summary["weights_sha256"] == first.summary["weights_sha256"]
+    assert (first.folder / "checkpoints" / "iteration-3" / "sampler-2.safetensors").is_file()
+    continued = replay(first.folder, tmp_path / "continued", done=3)
+    assert continued.summary["weights_sha256"] == first.summary["weights_sha256"]
+    assert read_metrics(continued, "grad_norm") == read_metrics(first, "grad_norm")
+
+
+def replay(folder: Path, copy: Path, done: int = 0, order: Any = None, executor: str = "inline") -> TrainResult:
+    """Resume a copy of a run that ended after `done` iterations, with its record or another one."""
+    shutil.copytree(folder, copy)
+    (copy / "summary.json").unlink()
+    if order is not None:
+        (copy / "rollouts.json").write_text(json.dumps({"groups_per_part": 2, "iterations": order}))
+    for checkpoint in (copy / "checkpoints").iterdir():
+        if int(checkpoint.name.removeprefix("iteration-")) > done:
+            shutil.rmtree(checkpoint)
+    return resume(copy, executor=executor, progress=False)
 
 
 def test_the_next_rollout_is_played_during_the_update(waiting_settings: dict[str, Any], tmp_path: Path) -> None:

@@ -36,15 +36,12 @@ def export(
         ),
     ],
     out: Annotated[
-        str,
-        typer.Option(help="The folder to write; by default the name of the package, or RUN/exported-TARGET."),
+        str, typer.Option(help="The folder to write; by default the name of the package, or RUN/exported-TARGET.")
     ] = "",
     env_option: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE",
-            help="An option of the environment, several times.",
-            rich_help_panel=PACKAGE,
+            metavar="NAME=VALUE", help="An option of the environment, several times.", rich_help_panel=PACKAGE
         ),
     ] = None,
     name: Annotated[

@@ -48,8 +48,7 @@ SeedCount = Annotated[int, typer.Option(help="Runs of every agent on every task,
 FirstSeed = Annotated[int, typer.Option(help="The first seed.")]
 Workers = Annotated[int, typer.Option(help="Parallel runs.")]
 TotalCost = Annotated[
-    float,
-    typer.Option(help="Maximum dollars of all runs together (--max-cost is per run); 0: no limit."),
+    float, typer.Option(help="Maximum dollars of all runs together (--max-cost is per run); 0: no limit.")
 ]
 
 

@@ -67,12 +67,10 @@ def serve(
         list[str] | None, typer.Option(help="Option of the environment as name=value (value in JSON).")
     ] = None,
     max_sessions: Annotated[
-        int,
-        typer.Option(min=1, help="With --capture: maximum open sessions; a further one has status 429."),
+        int, typer.Option(min=1, help="With --capture: maximum open sessions; a further one has status 429.")
     ] = 1024,
     trajectories: Annotated[
-        Path | None,
-        typer.Option(help="With --capture: append each ended session to this JSONL file."),
+        Path | None, typer.Option(help="With --capture: append each ended session to this JSONL file.")
     ] = None,
     temperature: Annotated[
         float, typer.Option(min=0.01, help="With --capture: the sampling temperature of calls without one.")
@@ -80,8 +78,7 @@ def serve(
     override_sampling: Annotated[
         bool,
         typer.Option(
-            "--override-sampling",
-            help="With --capture: replace the sampling parameters of calls by the policy's.",
+            "--override-sampling", help="With --capture: replace the sampling parameters of calls by the policy's."
         ),
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="With --capture: the seed of samples and episodes.")] = 0,
@@ -106,12 +103,7 @@ def serve(
     if not is_loopback(host) and not api_key:
         api_key = secrets.token_urlsafe(24)
         typer.echo(f"API key: {api_key}")
-    limits: Json = {
-        "api_key": api_key,
-        "max_tokens": max_tokens,
-        "max_batch": max_batch,
-        "max_wait": max_wait,
-    }
+    limits: Json = {"api_key": api_key, "max_tokens": max_tokens, "max_batch": max_batch, "max_wait": max_wait}
     limits |= {"max_body": max_body * 2**20, "max_characters": max_characters}
     limits |= {"max_prompts": max_prompts, "max_requests": max_requests}
     server: OpenAIServer

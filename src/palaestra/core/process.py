@@ -96,6 +96,11 @@ def read_launch_rank() -> int:
     return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else 0
 
 
+def read_restarts() -> tuple[int, int]:
+    """How often torchrun has restarted the processes, and how often it may (`--max-restarts`)."""
+    return tuple(int(os.environ.get(f"TORCHELASTIC_{name}", 0)) for name in ("RESTART_COUNT", "MAX_RESTARTS"))  # type: ignore[return-value]
+
+
 SECONDS = 5.0
 """Seconds between two events."""
 

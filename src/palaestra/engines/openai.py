@@ -14,14 +14,14 @@ import time
 import uuid
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, SettingsError
-from palaestra.core.records import Answer, Event, Failure, FailureCause, Json, Listener, Request, Usage, ignore
+from palaestra.core.records import Answer, Event, Failure, FailureCause, Json, Listener, Request, Usage, ignore, notice
 from palaestra.core.seeding import Seeds
 from palaestra.core.text import mask
 from palaestra.engines.base import BaseEngine, CallMonitor, Price, Slot
@@ -35,6 +35,7 @@ from palaestra.engines.openai_format import (
     decode_response,
     parse_response,
 )
+from palaestra.engines.server_pool import Server, ServerPool
 from palaestra.models.registry import hash_files
 from palaestra.runs.cache import digest
 
@@ -50,7 +51,8 @@ class OpenAIEngine(BaseEngine):
     """Calls a model of a service.
 
     Arguments:
-        name: `openai:MODEL`, `azure:DEPLOYMENT` or `http://HOST:PORT/v1#MODEL`; keys come from the environment
+        name: `openai:MODEL`, `azure:DEPLOYMENT` or `http://HOST:PORT/v1#MODEL`, with a comma between the addresses of
+            several servers (`palaestra.engines.server_pool`); keys come from the environment
             (`palaestra.engines.openai_endpoint`).
         in_flight: maximum number of concurrent calls.
         retry_policy: when calls with temporary failures are repeated.
@@ -77,6 +79,8 @@ class OpenAIEngine(BaseEngine):
     """Maximum seconds without a byte, once an answer has begun to arrive."""
     notice = 15.0
     """Seconds without a byte after which the listener receives an event, and again after twice as long."""
+    probe = 1.0
+    """Seconds between two questions whether a lost server answers again, and for its answer."""
     max_bytes = 4_000_000
     """Maximum size of an answer; a larger one is a failure."""
 
@@ -96,12 +100,17 @@ class OpenAIEngine(BaseEngine):
             raise SettingsError(
                 f"expected in_flight of at least 1 and a timeout above 0; got {in_flight} and {timeout}"
             )
-        self.endpoint = self._base = Endpoint.parse(name)
-        self.name, self.listener = self.endpoint.name, listener
+        endpoints = Endpoint.parse_all(name)
+        self.pool = ServerPool(endpoints)
+        self.endpoint = self._base = endpoints[0]
+        """The first server, with the model that all of them use."""
+        self.name = ",".join(mask(server.url) for server in endpoints) + f"#{self.endpoint.model}"
+        self.name, self.listener = self.name if len(endpoints) > 1 else self.endpoint.name, listener
         self.in_flight, self.retry_policy, self.timeout = in_flight, retry_policy, timeout
         self.extra = {**({"return_token_ids": True, "logprobs": True} if exact else {}), **extra}
         settings = json.dumps(self.extra, sort_keys=True) if self.extra else ""
-        self.identity = self._base_identity = identity or self.endpoint.identity + settings
+        address = self.name if len(endpoints) > 1 else self.endpoint.identity
+        self.identity = self._base_identity = identity or address + settings
         self.endpoint.check()  # Raise for a missing key or package before the first call.
         self._without: frozenset[str] = frozenset()
         """The options that the server has rejected."""
@@ -114,7 +123,7 @@ class OpenAIEngine(BaseEngine):
 
     @classmethod
     def check(cls, name: str) -> None:
-        Endpoint.parse(name).check()
+        Endpoint.parse_all(name)[0].check()
 
     @classmethod
     def list_price(cls, name: str) -> Price | None:
@@ -153,8 +162,9 @@ class OpenAIEngine(BaseEngine):
         from openai import OpenAIError
 
         async def post() -> None:
-            async with self.endpoint.client(self.timeout) as client:
-                await client.post(path, body=body, cast_to=str)
+            for server in self.pool.servers:
+                async with server.endpoint.client(self.timeout) as client:
+                    await client.post(path, body=body, cast_to=str)
 
         try:
             _run(post())
@@ -180,12 +190,15 @@ class OpenAIEngine(BaseEngine):
         return [[batch.answers[i, k] for k in range(r.sampling.count)] for i, r in enumerate(requests)]
 
     async def _work(self, batch: _Batch, workers: int) -> None:
-        async with self.endpoint.client(self.timeout) as client:
-            watcher = asyncio.create_task(self._watch_silence(batch))
-            await asyncio.gather(*(self._worker(client, batch) for _ in range(workers)))
-            watcher.cancel()
-            with suppress(asyncio.CancelledError):
-                await watcher
+        async with AsyncExitStack() as stack:
+            for server in self.pool.servers:
+                batch.clients[server] = await stack.enter_async_context(server.endpoint.client(self.timeout))
+            watchers = [asyncio.create_task(self._watch_silence(batch)), asyncio.create_task(self._probe_lost(batch))]
+            await asyncio.gather(*(self._worker(batch) for _ in range(workers)))
+            for watcher in watchers:
+                watcher.cancel()
+                with suppress(asyncio.CancelledError):
+                    await watcher
         if batch.fatal is not None:
             raise batch.fatal
 
@@ -203,16 +216,33 @@ class OpenAIEngine(BaseEngine):
                 data = {"model": self.name, "calls": len(silent), "seconds": reported, "limit": self.timeout}
                 self.listener(Event(WAITING, data=data))
 
-    async def _worker(self, client: AsyncOpenAI, batch: _Batch) -> None:
+    async def _probe_lost(self, batch: _Batch) -> None:
+        """Ask lost servers whether they answer again."""
+        from openai import APIStatusError, OpenAIError
+
+        while True:
+            for server in self.pool.lost:
+                try:
+                    await batch.clients[server].with_options(timeout=self.probe).models.list()
+                except APIStatusError as error:
+                    if error.status_code in (502, 503, 504):
+                        continue  # The answer of a proxy.
+                except OpenAIError:
+                    continue
+                server.is_lost = False
+                self.listener(notice(f"the server {server.endpoint.name} answers again"))
+            await asyncio.sleep(self.probe)
+
+    async def _worker(self, batch: _Batch) -> None:
         for slot in batch.waiting:
             try:
-                batch.answers[slot] = await self._answer(client, batch, slot)
+                batch.answers[slot] = await self._answer(batch, slot)
             except Exception as error:  # The other workers' calls are paid for, so they finish first.
                 batch.fatal = batch.fatal or error
             if batch.fatal is not None:
                 return
 
-    async def _answer(self, client: AsyncOpenAI, batch: _Batch, slot: Slot) -> Answer:
+    async def _answer(self, batch: _Batch, slot: Slot) -> Answer:
         """Call until there is an answer, a permanent failure, or no retry left."""
         request = batch.requests[slot[0]]
         seeds = Seeds(request.seed).derive("call", slot[1])
@@ -225,12 +255,15 @@ class OpenAIEngine(BaseEngine):
                 return Failure(FailureCause.INVALID_REQUEST, str(error))
             if (answer := await batch.may_start(slot)) is not None:
                 return answer
-            tried, start = tried + 1, time.monotonic()
+            tried, start, server = tried + 1, time.monotonic(), self.pool.choose(request)
+            server.running += 1
             try:
-                outcome, usage = await self._call(client, body, request, batch.heard, slot)
+                outcome, usage = await self._call(server, body, request, batch, slot)
             except asyncio.CancelledError:
                 batch.monitor.after(slot, None, time.monotonic() - start, None)
                 raise
+            finally:
+                server.running -= 1
             seconds = time.monotonic() - start
             if not isinstance(outcome, CallError):
                 batch.reached = self._reached = True
@@ -238,7 +271,13 @@ class OpenAIEngine(BaseEngine):
                 return outcome
             batch.reached, self._reached = batch.reached or outcome.connected, self._reached or outcome.connected
             adapted = self._adapt(without, outcome.refused)
+            is_known = server.is_lost
+            moves = outcome.lost and self.pool.lose(server)
+            if moves and not is_known:
+                self.listener(notice(f"{outcome.failure.message}; its calls run on the other servers"))
             wait = None if adapted or not outcome.again else self._wait(batch, outcome, tried, first, seeds)
+            if moves and wait is not None:
+                wait = 0.0
             last = not adapted and wait is None
             usage = Usage() if usage is None and not outcome.billed else usage
             batch.monitor.after(slot, usage, seconds, outcome.failure if last and outcome.fatal is None else None)
@@ -247,9 +286,10 @@ class OpenAIEngine(BaseEngine):
             if last:
                 # A server that refuses connections to the last is down; one that answers other calls is not.
                 if not batch.reached or not (outcome.connected or outcome.billed):
-                    raise EngineError(f"no server answers at {mask(self.endpoint.url)}: {outcome.failure.message}")
+                    urls = ", ".join(mask(server.endpoint.url) for server in self.pool.servers)
+                    raise EngineError(f"no server answers at {urls}: {outcome.failure.message}")
                 return outcome.failure
-            if wait is not None:
+            if wait:
                 data = {"reason": outcome.failure.message, "seconds": wait}
                 self.listener(Event(RETRY, tried, self.retry_policy.tries, data=data))
                 await asyncio.sleep(wait)
@@ -262,14 +302,15 @@ class OpenAIEngine(BaseEngine):
         return wait
 
     async def _call(
-        self, client: AsyncOpenAI, body: Json, request: Request, heard: dict[Slot, float], slot: Slot
+        self, server: Server, body: Json, request: Request, batch: _Batch, slot: Slot
     ) -> tuple[Answer | CallError, Usage | None]:
         """Make one call.
 
-        Returns the answer or the error, and the billed usage. `heard[slot]` is the time of the last byte while the call
-        is running.
+        Returns the answer or the error, and the billed usage. `batch.heard[slot]` is the time of the last byte while the
+        call is running.
         """
-        create: Any = client.chat.completions.with_streaming_response.create
+        endpoint, heard = server.endpoint, batch.heard
+        create: Any = batch.clients[server].chat.completions.with_streaming_response.create
         silent, heard[slot] = True, time.monotonic()
         try:
             async with asyncio.timeout(self.timeout):
@@ -289,14 +330,14 @@ class OpenAIEngine(BaseEngine):
                 raise BrokenAnswerError(f"the answer is not JSON ({len(raw)} bytes): {error}") from error
             return parse_response(data, request.sampling.stop)
         except BrokenAnswerError as error:
-            return classify_error(error, self.endpoint, body), error.usage
+            return classify_error(error, endpoint, body), error.usage
         except TimeoutError:
             message = f"no answer within {self.timeout:g} s"
             if not silent:
                 message = f"no data for {self.stall:g} s, or no complete answer after {self.timeout:g} s"
-            return classify_error(BrokenAnswerError(message, silent=silent), self.endpoint, body), None
+            return classify_error(BrokenAnswerError(message, silent=silent), endpoint, body), None
         except Exception as error:  # Errors of the client and of httpx.
-            return classify_error(error, self.endpoint, body), None
+            return classify_error(error, endpoint, body), None
         finally:
             heard.pop(slot, None)
 
@@ -326,6 +367,7 @@ class _Batch:
     reached: bool = False
     """Whether a server has answered in this batch."""
     quiet_until: float = 0.0
+    clients: dict[Server, AsyncOpenAI] = field(default_factory=dict)
     heard: dict[Slot, float] = field(default_factory=dict)
     """The time of the last byte, or of the start, of each running call."""
 

@@ -3,6 +3,7 @@
 openai:gpt-4o-mini                  OpenAI; the key is in OPENAI_API_KEY, another address in OPENAI_BASE_URL
 azure:my-deployment                 Azure; AZURE_OPENAI_API_KEY and AZURE_OPENAI_ENDPOINT
 http://localhost:8000/v1#my-model   any server with the same chat format; an optional key in PALAESTRA_API_KEY
+http://a:8000/v1,http://b:8000/v1#my-model    several servers of one model, which share the calls
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _KEYS = {"openai": "OPENAI_API_KEY", "azure": "AZURE_OPENAI_API_KEY", "url": "PA
 
 def find_list_price(name: str) -> Price | None:
     """Return the published price of a model. A server on this machine is free; the prices of other servers are unknown."""
-    if name.startswith(("http://localhost", "http://127.0.0.1")):
+    if all(url.startswith(("http://localhost", "http://127.0.0.1")) for url in name.split(",")):
         return Price(0.0, 0.0)
     scheme, _, model = name.partition(":")
     return _LIST_PRICES.get(model, _LIST_PRICES.get(strip_date(model))) if scheme in ("openai", "azure") else None
@@ -91,8 +92,24 @@ class Endpoint:
             url = restore_url(url)
             return cls(f"{mask(url)}#{model}", "url", url.rstrip("/"), model)
         raise SettingsError(
-            f"a served model is named openai:MODEL, azure:DEPLOYMENT or http://HOST:PORT/v1#MODEL; got '{mask(name)}'"
+            "a served model is named openai:MODEL, azure:DEPLOYMENT or http://HOST:PORT/v1#MODEL, with a comma between "
+            f"several addresses; got '{mask(name)}'"
         )
+
+    @classmethod
+    def parse_all(cls, name: str) -> list[Endpoint]:
+        """Parse the name of a served model that may have several addresses. Raises like `parse`.
+
+        >>> [endpoint.url for endpoint in Endpoint.parse_all("http://a:1/v1,http://b:1/v1#m")]
+        ['http://a:1/v1', 'http://b:1/v1']
+        """
+        urls, _, model = name.partition("#")
+        if not urls.startswith(("http://", "https://")) or "," not in urls:
+            return [cls.parse(name)]
+        endpoints = [cls.parse(f"{url.strip()}#{model}") for url in urls.split(",")]
+        if len({endpoint.url for endpoint in endpoints}) < len(endpoints):
+            raise SettingsError(f"expected different addresses of the servers; got '{mask(name)}'")
+        return endpoints
 
     @property
     def variable(self) -> str:

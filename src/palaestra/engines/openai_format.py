@@ -286,6 +286,7 @@ class CallError:
         fatal: the error that ends the run, because every call would fail in the same way.
         billed: whether an unknown number of tokens may have been billed.
         connected: whether a server answered at all.
+        lost: whether the connection failed or broke, or the server never answered.
     """
 
     failure: Failure
@@ -295,6 +296,7 @@ class CallError:
     fatal: EngineError | None = None
     billed: bool = False
     connected: bool = True
+    lost: bool = False
 
 
 def classify_error(error: Exception, endpoint: Endpoint, body: Mapping[str, object]) -> CallError:
@@ -307,7 +309,8 @@ def classify_error(error: Exception, endpoint: Endpoint, body: Mapping[str, obje
         failure = Failure(FailureCause.UNAVAILABLE, f"{endpoint.name}: {mask(reason).strip().rstrip(':')[:300]}")
         connected = type(cause).__name__ not in ("ConnectError", "ConnectTimeout")
         answered = connected and not (isinstance(error, BrokenAnswerError) and error.silent)
-        return CallError(failure, again=True, billed=connected, connected=answered)
+        lost = not isinstance(error, BrokenAnswerError) or error.silent
+        return CallError(failure, again=True, billed=connected, connected=answered, lost=lost)
     reason, code = _read_reason(error), str(getattr(error, "code", None) or "")
     line = f"{endpoint.name} answered {status}: {reason}"
     if status in (401, 403):

@@ -11,9 +11,11 @@ the disk, and nothing is left running after `close`.
 from __future__ import annotations
 
 import copy
+import json
 import os
 import random
 import sys
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -27,6 +29,7 @@ from palaestra.core.records import (
     Completion,
     Failure,
     FailureCause,
+    Json,
     Listener,
     Message,
     Request,
@@ -42,6 +45,8 @@ from palaestra.models.registry import export_merged
 
 if TYPE_CHECKING:
     import torch
+
+    from palaestra.executors.broadcast import SharedWeights
 
 _DEFAULTS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -148,6 +153,8 @@ class VLLMEngine(BaseEngine):
                 )
             # vLLM then uses the device of this process and groups of this process alone.
             options["distributed_executor_backend"] = "external_launcher"
+        if "weight_transfer_config" in options:
+            register_transfer()
         with _keep_random_state():
             from vllm import LLM
 
@@ -281,6 +288,18 @@ class VLLMEngine(BaseEngine):
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
         self._llm.reset_prefix_cache()
 
+    def receive_weights(self, shared: SharedWeights) -> None:
+        """Let vLLM's own workers receive the weights that the learners broadcast.
+
+        The engine must be opened with `weight_transfer_config={"backend": "palaestra"}`.
+        """
+        from palaestra.engines.vllm_transfer import describe_update
+
+        self._llm.start_weight_update()
+        self._llm.update_weights({"update_info": describe_update(shared)})
+        self._llm.finish_weight_update(str(shared.version))
+        self._llm.reset_prefix_cache()
+
     def close(self) -> None:
         """Free the model's memory and end vLLM's processes. Closing twice is allowed."""
         if self._llm is not None:
@@ -386,6 +405,44 @@ class VLLMEngine(BaseEngine):
             usage=Usage(len(prompt), len(ids)),
             prompt_ids=prompt,
         )
+
+
+def register_transfer() -> None:
+    """Register the backend `palaestra` of vLLM's weight transfer. vLLM calls this in each of its processes."""
+    with suppress(ImportError, ValueError):  # An older vLLM, or registered before.
+        from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+        module, kind = "palaestra.engines.vllm_transfer", "BroadcastTransferEngine"
+        WeightTransferEngineFactory.register_engine("palaestra", module, kind)
+
+
+def update_server(url: str, shared: SharedWeights, timeout: float = 600.0) -> None:
+    """Let the workers of `vllm serve` receive the weights that the learners broadcast.
+
+    Running requests are finished with the old weights. The server needs `VLLM_SERVER_DEV_MODE=1` and
+    `--weight-transfer-config '{"backend": "palaestra"}'`.
+
+    Raises:
+        EngineError: the server refuses a step.
+    """
+    from palaestra.engines.vllm_transfer import describe_update
+
+    steps: dict[str, Json] = {
+        "pause?mode=wait": {},
+        "start_weight_update": {},
+        "update_weights": {"update_info": describe_update(shared)},
+        "finish_weight_update": {"weight_version": str(shared.version)},
+        "reset_prefix_cache": {},
+        "resume": {},
+    }
+    for step, body in steps.items():
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(f"{url}/{step}", data, {"Content-Type": "application/json"}, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=timeout):
+                pass
+        except OSError as error:
+            raise EngineError(f"{url} refused '{step}' for the weights of version {shared.version}: {error}") from error
 
 
 def _load_processor(model: str) -> Any:

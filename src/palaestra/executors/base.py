@@ -121,13 +121,14 @@ class Executor(ABC):
         self._pools.add(pool)
         return pool
 
-    def share(self, value: Value) -> Shared[Value]:
+    def share(self, value: Value | Shared[Value]) -> Shared[Value]:
         """Share a large value with the workers: put the returned handle into items, and call its `get` in a worker.
 
         The value is sent once per node and not once per item. Arrays and tensors are not copied for each worker;
-        tensors arrive on the CPU. The value is freed by `Shared.release`, or when the executor closes.
+        tensors arrive on the CPU. The value is freed by `Shared.release`, or when the executor closes. A handle that others
+        have made, for example a `SharedWeights`, is returned as it is.
         """
-        shared = self.make_shared(value)
+        shared = value if isinstance(value, Shared) else self.make_shared(value)
         self._shared.add(shared)
         return shared
 

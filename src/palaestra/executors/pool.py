@@ -51,6 +51,7 @@ class Pool(Generic[State]):
         self._lost_starts = 0
         self._is_mapping = False
         self._is_closed = False
+        self._wakeup: Future[object] | None = None
         self._lock = threading.Lock()
 
     def map(self, function: Callable[[State, Item], Result], items: Iterable[Item]) -> Iterator[Result | Failure]:
@@ -65,15 +66,10 @@ class Pool(Generic[State]):
         Raises:
             ExecutorError: no worker can be started, another map is running, or the pool is closed.
         """
-        if self._is_mapping:
-            raise ExecutorError("a pool runs one map at a time; finish the other one, or close its iterator")
-        size = self.count_workers()
+        size = self._start_map()
         source = (_Entry(function, item, number) for number, item in zip(count(1), items, strict=False))
         order: deque[_Entry] = deque()
-        self._is_mapping, self._lost_starts = True, 0
         try:
-            self._take(wait(self._list_futures(), 0).done)
-            self._check_idle()
             while True:
                 for entry in islice(source, WINDOW * size - len(order)):
                     order.append(entry)
@@ -89,23 +85,82 @@ class Pool(Generic[State]):
                         result.throw()
                     yield cast("Result | Failure", result)
         finally:
-            for entry in order:
-                entry.is_done = True
-            self._waiting.clear()
-            self._is_mapping = False
+            self._end_map(order)
+
+    def stream(
+        self,
+        function: Callable[[State, Item], Result],
+        take: Callable[[], Item | None],
+        finish: Callable[[Item, Result | Failure | Raised], None],
+    ) -> None:
+        """Run `function(state, item)` for items that are taken when a worker is free, until the pool is closed.
+
+        Arguments:
+            take: returns the next item, or `None` if there is none now; it is asked again when an item is done and
+                after `wake`.
+            finish: gets each item with its result as soon as it is done. Dead workers are treated as by `map`.
+
+        Raises:
+            ExecutorError: as `map`, except that it returns when the pool is closed.
+        """
+        size, numbers = self._start_map(), count(1)
+        entries: list[_Entry] = []
+        try:
+            while True:
+                with self._lock:
+                    self._check_open()
+                    self._wakeup = Future()  # Before `take`, so that no call of `wake` is missed.
+                while len(self._running) + len(self._waiting) < size and (item := take()) is not None:
+                    entries.append(_Entry(function, item, next(numbers)))
+                    self._waiting.append(entries[-1])
+                    self._assign(size)
+                self._assign(size)
+                self._collect()
+                done, entries = [e for e in entries if e.is_done], [e for e in entries if not e.is_done]
+                for entry in done:
+                    finish(cast("Item", entry.item), cast("Result | Failure | Raised", entry.result))
+        except ExecutorError:
+            if not self._is_closed:
+                raise
+        finally:
+            self._end_map(entries)
+
+    def wake(self) -> None:
+        """Let `stream` ask for items, in any thread."""
+        with self._lock:
+            if self._wakeup is not None and not self._wakeup.done():
+                self._wakeup.set_result(None)
 
     def close(self) -> None:
-        """Stop all workers at once. A map in another thread ends with an `ExecutorError`."""
+        """Stop all workers at once. A map in another thread ends with an `ExecutorError`, and a stream ends."""
         with self._lock:
             self._is_closed = True
         while self._workers:
             self._workers.pop().stop()
+        self.wake()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _start_map(self) -> int:
+        """Begin a map or a stream. Returns the number of workers that may run."""
+        if self._is_mapping:
+            raise ExecutorError("a pool runs one map at a time; finish the other one, or close its iterator")
+        size, self._lost_starts = self.count_workers(), 0
+        self._take(wait(self._list_futures(), 0).done)
+        self._check_idle()
+        self._is_mapping = True
+        return size
+
+    def _end_map(self, entries: Iterable[_Entry]) -> None:
+        """Abandon the items that have no result."""
+        for entry in entries:
+            entry.is_done = True
+        self._waiting.clear()
+        self._is_mapping, self._wakeup = False, None
 
     def _assign(self, size: int) -> None:
         """Give items to idle workers, and start as many workers as there is work for, `size` at most."""
@@ -138,7 +193,7 @@ class Pool(Generic[State]):
 
     def _collect(self) -> None:
         """Wait for a worker, then take all available results."""
-        start, is_told = time.monotonic(), bool(self._running)
+        start, is_told = time.monotonic(), bool(self._running) or not self._starting
         while not (ended := wait(self._list_futures(), _INTERVAL, return_when=FIRST_COMPLETED).done):
             self.check_connection()
             if not is_told and time.monotonic() - start > _NOTICE_SECONDS:
@@ -148,7 +203,8 @@ class Pool(Generic[State]):
         self._take(ended)
 
     def _list_futures(self) -> list[Future[object]]:
-        return [*self._starting, *self._checking, *self._running]
+        wakeups = [] if self._wakeup is None else [self._wakeup]
+        return [*self._starting, *self._checking, *self._running, *wakeups]
 
     def _take(self, ended: Iterable[Future[object]]) -> None:
         for future in ended:
@@ -156,7 +212,7 @@ class Pool(Generic[State]):
                 self._take_started(future, self._starting.pop(future))
             elif future in self._checking:
                 self._take_checked(future, self._checking.pop(future))
-            elif future in self._running:  # Otherwise it is the answer of a worker that was asked again.
+            elif future in self._running:  # Otherwise it is a wakeup, or the answer of a worker that was asked again.
                 self._take_result(future, *self._running.pop(future))
 
     def _take_started(self, future: Future[object], worker: Worker[State]) -> None:

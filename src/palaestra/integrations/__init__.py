@@ -40,6 +40,12 @@ declare_entry(
     is_prefix=True,
 )
 declare_entry("palaestra.task_formats", "task.toml", "palaestra.integrations.harbor:load_harbor", "a task of Harbor")
+declare_entry(
+    "palaestra.task_formats",
+    "program.md",
+    "palaestra.integrations.autoresearch:load_autoresearch",
+    "a folder of autoresearch: prepare.py, train.py, program.md",
+)
 declare_entry("palaestra.task_checkouts", "mlgym", "palaestra.integrations.mlgym:load_mlgym", "the tasks of MLGym")
 declare_entry(
     "palaestra.agent_files", "mlgym", "palaestra.integrations.mlgym.agent_file:agent_settings", "an agent of MLGym"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
 
 from palaestra.core.records import Json, Score, Split
 from palaestra.core.registry import load_reference
+from palaestra.core.tables import load_table
 from palaestra.runs.run import Run
 
 _LAST = 0.3
@@ -21,8 +22,6 @@ _MAX_KL = 0.5
 """Nats per action that an update may move the policy by."""
 _MIN_ITERATIONS = 3
 """Fewer iterations show no trend."""
-_LESS_LEARNING = ("fewer --epochs", "--keep best", "--student-option kl_coef=0.05")
-"""What keeps a student closer to its base model. The last is for `--learning practice`."""
 _SETTINGS = {name: f"palaestra.recipes.{name}.settings:{name.title()}Settings" for name in ("train", "teach")}
 """The settings by recipe. A page of one recipe does not load the other."""
 _OPTION = re.compile(r"--([a-z-]+)")
@@ -42,106 +41,10 @@ class Disease:
     symptom: str
     threshold: str
     meaning: str
-    advice: tuple[str, ...]
+    advice: Sequence[str]
 
 
-DISEASES = {
-    "equal_rewards": Disease(
-        "every episode has the same return",
-        "expected different returns",
-        "Without a difference in reward there is nothing to learn from.",
-        ("a reward with more levels", "easier problems", "a higher --temperature"),
-    ),
-    "no_variance_in_groups": Disease(
-        "`frac_reward_zero_std` is near 1, and the task is not solved",
-        "above 90 %",
-        "Groups with equal rewards have no gradient.",
-        ("problems that are solved sometimes", "a larger --group-size", "a higher --temperature"),
-    ),
-    "truncation": Disease(
-        "`truncated` is high: responses end at the token limit",
-        "above 50 %",
-        "A cut response has no answer to reward.",
-        ("a larger --max-tokens", "a reward for short responses"),
-    ),
-    "unreadable_calls": Disease(
-        "`tools/malformed` is high: tool calls cannot be read",
-        "above 0.3 per episode",
-        "The model does not know the format of tool calls.",
-        ("a model that calls tools", "supervised training on a few worked episodes first"),
-    ),
-    "unreadable_answers": Disease(
-        "the held-out responses have no answer that the scorer can read",
-        "above 30 %",
-        "A response whose answer cannot be read counts as wrong.",
-        (
-            "a prompt that asks for the form of the answer",
-            "a larger --max-tokens",
-            "a larger --answer-tokens",
-            "supervised training on answers of this form first",
-        ),
-    ),
-    "failed_episodes": Disease(
-        "`failures` is not 0",
-        "above 2 %",
-        "Failed episodes are left out of the updates; if they are the hard ones, the policy sees only the easy ones.",
-        ("to mend their cause, which the stored episodes name",),
-    ),
-    "entropy_collapse": Disease(
-        "`entropy` falls towards 0, and the reward does not rise",
-        "below 5 % of the start",
-        "The policy repeats one response and explores nothing.",
-        ("--ent-coef 0.01", "a smaller --learning-rate", "--kl-coef 0.05"),
-    ),
-    "kl_explosion": Disease(
-        "`approx_kl` is large, and the reward falls",
-        f"above {_MAX_KL} nats per action on average, or {10 * _MAX_KL:g} at any time",
-        "The updates leave the region in which their estimate holds.",
-        ("a smaller --learning-rate", "fewer --n-epochs", "a smaller --clip-range"),
-    ),
-    "sampling_drift": Disease(
-        "`sampling_logprob_difference` is high, or `approx_kl` is not 0 with a learning rate of 0",
-        "above 0.1 nats",
-        "The policy that samples is not the one that learns.",
-        ("a run with --learning-rate 0 to confirm it", "--rollout step", "another dtype of the engine"),
-    ),
-    "learning_rate_too_high": Disease(
-        "`clip_fraction` is high, and the reward does not rise",
-        "above 40 %",
-        "Most of the gradient is thrown away, because the steps are too large.",
-        ("a smaller --learning-rate", "fewer --n-epochs"),
-    ),
-    "learning_rate_too_low": Disease(
-        "`approx_kl` stays at 0 with several epochs per update",
-        "below 1e-06 nats",
-        "The policy hardly changes.",
-        ("a larger --learning-rate",),
-    ),
-    "reward_without_success": Disease(
-        "the reward rises, and the held-out accuracy does not",
-        "expected both to rise",
-        "The policy earns reward without solving the task, or learns the training problems by heart.",
-        ("to read the stored episodes with the highest reward, and to close what they use",),
-    ),
-    "worse_than_before": Disease(
-        "the held-out result is lower than before",
-        "the interval of the gain is below 0",
-        "Training made the model worse on held-out episodes.",
-        ("a smaller --learning-rate", "--kl-coef 0.05", "fewer --iterations", *_LESS_LEARNING),
-    ),
-    "evaluation_too_small": Disease(
-        "the interval of the gain is wide and includes 0",
-        "half of the interval is above 8 points",
-        "A gain of this size cannot be told from chance.",
-        ("a larger --evaluation", "a larger --test"),
-    ),
-    "forgetting": Disease(
-        "some skills fell while others rose",
-        "exact test at 5 %, corrected for the number of skills",
-        "What the student learned has replaced what it could do.",
-        ("--kl-coef 0.05", "a larger --rehearsal", *_LESS_LEARNING),
-    ),
-}
+DISEASES = {name: Disease(**row) for name, row in load_table(__file__, "diseases").items()}
 """The diseases by name."""
 
 
@@ -161,7 +64,7 @@ class Diagnosis:
     measured: str
     threshold: str
     meaning: str
-    advice: tuple[str, ...]
+    advice: Sequence[str]
 
     def __str__(self) -> str:
         *others, last = self.advice
@@ -248,16 +151,10 @@ class Curves:
 def _check_variance(curves: Curves, settings: Json, summary: Json) -> Iterator[Diagnosis]:
     equal, fraction = str(summary.get("equal_returns") or ""), curves.last("frac_reward_zero_std")
     if equal:
-        yield _find(
-            "equal_rewards",
-            equal,
-        )
+        yield _find("equal_rewards", equal)
     # A small model is sure of its answers: 50 to 88 % of the groups are equal in runs of nano that learn.
     elif fraction > 0.9 and not curves.is_solved:
-        yield _find(
-            "no_variance_in_groups",
-            f"{fraction:.0%} of the groups have equal rewards",
-        )
+        yield _find("no_variance_in_groups", f"{fraction:.0%} of the groups have equal rewards")
 
 
 def _check_responses(curves: Curves, settings: Json, summary: Json) -> Iterator[Diagnosis]:
@@ -272,8 +169,7 @@ def _check_responses(curves: Curves, settings: Json, summary: Json) -> Iterator[
     malformed = sum(curves.get("tools/malformed"))
     if curves.episodes and malformed > 0.3 * curves.episodes:
         yield _find(
-            "unreadable_calls",
-            f"{malformed:.0f} tool calls in {curves.episodes:.0f} episodes could not be read",
+            "unreadable_calls", f"{malformed:.0f} tool calls in {curves.episodes:.0f} episodes could not be read"
         )
     failures = sum(curves.get("failures"))
     if failures > max(2.0, 0.02 * (curves.episodes + failures)):
@@ -287,8 +183,7 @@ def _check_policy(curves: Curves, settings: Json, summary: Json) -> Iterator[Dia
     first, last = curves.first("entropy"), curves.last("entropy")
     if first > 0.1 and last < 0.05 * first and not curves.is_solved and curves.rise() < 2:
         yield _find(
-            "entropy_collapse",
-            f"entropy fell from {first:.3g} to {last:.3g} nats, and the reward did not rise",
+            "entropy_collapse", f"entropy fell from {first:.3g} to {last:.3g} nats, and the reward did not rise"
         )
     updates = curves.get("approx_kl")
     late, worst = curves.last("approx_kl"), max(updates, default=0.0)
@@ -303,8 +198,7 @@ def _check_policy(curves: Curves, settings: Json, summary: Json) -> Iterator[Dia
     difference = max(drift, curves.last("sampling_logprob_difference"))
     if difference > 0.1 and not settings.get("max_staleness"):
         yield _find(
-            "sampling_drift",
-            f"the log-probs of sampling and of training differ by {difference:.2g} nats on average",
+            "sampling_drift", f"the log-probs of sampling and of training differ by {difference:.2g} nats on average"
         )
 
 
@@ -348,8 +242,7 @@ def _check_gain(settings: Json, summary: Json) -> Iterator[Diagnosis]:
         unit = "points" if percent else summary.get("unit", "")
         if high < 0:
             yield _find(
-                "worse_than_before",
-                f"the held-out result changed by {gain:+.3g} [{low:.3g}, {high:.3g}] {unit}",
+                "worse_than_before", f"the held-out result changed by {gain:+.3g} [{low:.3g}, {high:.3g}] {unit}"
             )
         elif percent and low <= 0 and (high - low) / 2 > 8:
             count = int(summary.get("problems") or 0)
@@ -364,10 +257,7 @@ def _check_gain(settings: Json, summary: Json) -> Iterator[Diagnosis]:
                 ),
             )
     if fell := summary.get("fell"):
-        yield _find(
-            "forgetting",
-            f"{len(fell)} of the skills fell beyond chance: {', '.join(map(str, fell))}",
-        )
+        yield _find("forgetting", f"{len(fell)} of the skills fell beyond chance: {', '.join(map(str, fell))}")
 
 
 def _check_answers(run: Run) -> Iterator[Diagnosis]:

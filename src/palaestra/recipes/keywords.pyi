@@ -172,6 +172,7 @@ class TrainKeywords(TypedDict, total=False):
     n_steps: int | None
     rollout: Literal["step", "engine"] | None
     max_staleness: int
+    overdue: Literal["wait", "drop"]
     importance_clip_max: float
     temperature: float
     top_p: float
@@ -203,6 +204,7 @@ class TrainKeywords(TypedDict, total=False):
     gradient_checkpointing: bool
     threads: int
     parallel: Literal["ddp", "fsdp"]
+    weight_transfer: Literal["", "executor", "gloo", "nccl"]
     seed: int
     learning_rate: float
     kl_coef: float | None

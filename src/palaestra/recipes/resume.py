@@ -123,15 +123,15 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
 def _load_checkpoint(settings: TrainSettings, checkpoint: Path, device: str) -> Any:
     """Build the policy of a checkpoint from data alone, and load its weights."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
     from palaestra.recipes.train.build import build_policy
-    from palaestra.rl.loop import POLICY, WEIGHTS, load_weights
+    from palaestra.rl.loop import POLICY, SHARDS, WEIGHTS, load_weights, read_weights
 
-    check_own_file(checkpoint / WEIGHTS, writable=False)
+    for file in (checkpoint / SHARDS).glob("*") if (checkpoint / SHARDS).is_dir() else [checkpoint / WEIGHTS]:
+        check_own_file(file, writable=False)
     try:
         policy = build_policy(replace(settings, device=device or settings.device), read_json(checkpoint / POLICY))
-        load_weights(policy, load_file(checkpoint / WEIGHTS), str(checkpoint))
+        load_weights(policy, read_weights(checkpoint, policy), str(checkpoint))
     except (KeyError, TypeError, ValueError, AssertionError, OSError, SafetensorError) as error:
         raise RunError(f"the policy in {checkpoint} is damaged: {describe_error(error)}") from error
     return policy

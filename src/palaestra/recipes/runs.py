@@ -23,13 +23,7 @@ from palaestra.core.registry import Registry
 from palaestra.core.statistics import measure_gain, report_on
 from palaestra.executors.base import open_executor
 from palaestra.recipes.progress import RunProgress, show_progress
-from palaestra.recipes.settings import (
-    INLINE,
-    ExecutorSettings,
-    build,
-    load_run_settings,
-    to_plain,
-)
+from palaestra.recipes.settings import INLINE, ExecutorSettings, build, load_run_settings, to_plain
 from palaestra.runs.files import to_data
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder

@@ -25,17 +25,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.settings import short_repr
 from palaestra.core.statistics import wilson_interval
 from palaestra.engines.openai_format import parse_message
-from palaestra.tasks.sources import (
-    ENDINGS,
-    HUB,
-    LINES,
-    Rows,
-    file_rows,
-    folder_rows,
-    hub_rows,
-    is_hub_id,
-    is_saved,
-)
+from palaestra.tasks.sources import ENDINGS, HUB, LINES, Rows, file_rows, folder_rows, hub_rows, is_hub_id, is_saved
 
 _EXPECTED = "'chosen' and 'rejected', or 'query', 'sample0', 'sample1', ... and 'best'"
 

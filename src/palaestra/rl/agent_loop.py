@@ -219,5 +219,4 @@ def make_captured_rollout(records: Sequence[TurnEpisode], limit: int, version: i
         lengths=[sum(len(record.chosen) for record in branches) for branches in valid],
         failures=[branches[0].failure for branches in episodes if branches[0].failure],
     )
-    rollout.version = version
-    return rollout
+    return rollout.mark_version(version)

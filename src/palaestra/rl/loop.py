@@ -22,13 +22,15 @@ from palaestra.core.errors import EnvError, RewardError, RunError
 from palaestra.core.records import Json, Listener, Trajectory, Usage, Values
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, rate_interval
-from palaestra.rl.distributed.ranks import to_share, to_whole
+from palaestra.rl.distributed.ranks import broadcast, is_sharded, to_share, to_whole
+from palaestra.rl.distributed.shards import read_shards, write_shards
 from palaestra.rl.rollouts import Rollout
 from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.provenance import LedgerEntry
 from palaestra.runs.trust import forget_pickle
 
 if TYPE_CHECKING:
+    from palaestra.rl.optimizers import Optimizer
     from palaestra.runs.store import Store
 
 
@@ -36,7 +38,8 @@ _MAX_FAILURES = 0.1
 """The fraction of the episodes of an iteration or an evaluation that may fail before the run stops."""
 WEIGHTS, POLICY = "policy.safetensors", "policy.json"
 ENVIRONMENT, PICKLE = "environment.json", "environment.pkl"
-"""The files of a checkpoint."""
+SHARDS = "shards"
+"""The files of a checkpoint. Several processes that shard a policy write the folder `SHARDS` instead of weights and optimizer."""
 RECENT = 100
 """The number of episodes in the running mean of the returns, which `stop_at` refers to."""
 
@@ -59,6 +62,7 @@ class LoopConfig:
     rollout: Literal["step", "engine"]
     uses_workers: bool
     max_staleness: int
+    overdue: Literal["wait", "drop"]
     importance_clip_max: float
     curriculum: str
     temperature: float
@@ -123,6 +127,9 @@ class Loop(ABC):
     def close(self) -> None:  # noqa: B027  (optional)
         """Close the environments, for example running workspaces. The policy stays usable."""
 
+    def open_record(self, folder: Path) -> None:  # noqa: B027  (optional)
+        """Record the order of stale rollouts in the run folder, and repeat the order that is recorded there."""
+
     def save_environment(self, folder: Path) -> None:  # noqa: B027  (optional)
         """Save the state of the environment between two iterations, if it has one."""
 
@@ -136,7 +143,7 @@ class Loop(ABC):
 
     def weights(self) -> dict[str, torch.Tensor]:
         """A copy of all tensors that training changes, by name. All processes must call this; rank 0 gets the weights."""
-        return {name: to_whole(tensor) for name, tensor in _list_trained(self.policy).items()}
+        return {name: to_whole(tensor) for name, tensor in list_trained(self.policy).items()}
 
     def save_policy(self, folder: Path) -> None:
         """Save the weights, and what `palaestra.load_policy` needs to build the policy without the environment."""
@@ -150,11 +157,28 @@ class Loop(ABC):
         """The properties of the policy that depend on the environment or the algorithm, as plain data."""
 
     def weights_sha256(self) -> str:
+        """The hash of the weights. All processes must call this; rank 0 gets the hash."""
         digest = hashlib.sha256()
-        for name, tensor in sorted(self.weights().items()):
+        for name, tensor in sorted(list_trained(self.policy).items()):
             digest.update(name.encode())
-            digest.update(tensor.cpu().float().numpy().tobytes())
+            digest.update(to_whole(tensor).cpu().float().numpy().tobytes())
         return digest.hexdigest()
+
+    def save_shards(self, folder: Path | None = None) -> bool:
+        """Write the shards of weights and optimizer, each process its own. Returns whether the policy is sharded.
+
+        Arguments:
+            folder: the folder of the checkpoint; given by rank 0 only.
+        """
+        weights = list_trained(self.policy)
+        if not any(map(is_sharded, weights.values())):
+            return False
+        optimizer = self.algorithm.optimizer.state()
+        state = {f"{_POLICY}/{k}": v for k, v in weights.items()} | {
+            f"{_OPTIMIZER}/{k}": v for k, v in optimizer.items()
+        }
+        write_shards(Path(broadcast(str(folder))) / SHARDS, state)
+        return True
 
     def counters(self) -> Json:
         return {
@@ -216,13 +240,35 @@ class Loop(ABC):
             )
 
 
+_POLICY, _OPTIMIZER = "policy", "optimizer"
+
+
+def read_weights(checkpoint: Path, policy: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The weights of a checkpoint: shards of those that the policy shards, and the others as a whole."""
+    from safetensors.torch import load_file
+
+    if not (checkpoint / SHARDS).is_dir():
+        weights: dict[str, torch.Tensor] = load_file(checkpoint / WEIGHTS)
+        return weights
+    return read_shards(checkpoint / SHARDS, f"{_POLICY}/", list_trained(policy))
+
+
+def _read_optimizer(checkpoint: Path, optimizer: Optimizer) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    if not (checkpoint / SHARDS).is_dir():
+        state: dict[str, torch.Tensor] = load_file(checkpoint / "optimizer.safetensors")
+        return state
+    return read_shards(checkpoint / SHARDS, f"{_OPTIMIZER}/", optimizer.list_moments())
+
+
 def load_weights(policy: torch.nn.Module, weights: Mapping[str, torch.Tensor], where: str) -> None:
     """Load the tensors that training changes into a policy.
 
     Raises:
         RunError: the checkpoint at `where` belongs to another policy.
     """
-    shapes = {name: tuple(tensor.shape) for name, tensor in _list_trained(policy).items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in list_trained(policy).items()}
     stored = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     for name in sorted(shapes.keys() | stored.keys()):
         if shapes.get(name) != stored.get(name):
@@ -240,7 +286,8 @@ _STATISTICS = ("seen", "mean_F", "square_F", "return_moments")
 """The buffers of a policy that training changes: statistics of observations and of returns."""
 
 
-def _list_trained(policy: torch.nn.Module) -> dict[str, torch.Tensor]:
+def list_trained(policy: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """All tensors of a policy that training changes, by name."""
     trained = {name: p for name, p in policy.named_parameters() if p.requires_grad}
     buffers = {name: b for name, b in policy.named_buffers() if name in _STATISTICS}
     return {**trained, **buffers}
@@ -296,13 +343,17 @@ def save_checkpoint(folder: Path, iteration: int, loop: Loop, last: bool) -> Non
     """Write the checkpoint of an iteration atomically and remove all but the newest two.
 
     It contains the weights, the optimizer, the environment state and the counters. The last checkpoint of a run has no
-    environment state.
+    environment state. Rank 0 calls this, while the other processes call `Loop.save_shards`.
     """
     from safetensors.torch import save_file
 
     def write(target: Path) -> None:
-        loop.save_policy(target)
-        save_file({k: v.clone() for k, v in loop.algorithm.optimizer.state().items()}, target / "optimizer.safetensors")
+        if loop.save_shards(target):
+            write_json(target / POLICY, loop.describe_policy())
+        else:
+            loop.save_policy(target)
+            state = {k: v.clone() for k, v in loop.algorithm.optimizer.state().items()}
+            save_file(state, target / "optimizer.safetensors")
         write_json(target / "counters.json", loop.counters())
         if not last:
             loop.save_environment(target)
@@ -329,14 +380,12 @@ def load_newest_checkpoint(folder: Path, loop: Loop, *, trust: bool = False) -> 
     Raises:
         RunError: a file is missing or damaged, or the checkpoint does not fit the policy.
     """
-    from safetensors.torch import load_file
-
     newest = find_newest_checkpoint(folder)
     if newest is None:
         return 0
     try:
-        load_weights(loop.policy, load_file(newest / WEIGHTS), str(newest))
-        loop.algorithm.optimizer.load_state(load_file(newest / "optimizer.safetensors"))
+        load_weights(loop.policy, read_weights(newest, loop.policy), str(newest))
+        loop.algorithm.optimizer.load_state(_read_optimizer(newest, loop.algorithm.optimizer))
         loop.load_counters(json.loads((newest / "counters.json").read_text(encoding="utf-8")))
         loop.load_environment(newest, trust)
     except RunError:

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from palaestra.core.errors import ModelError
 from palaestra.core.seeding import Seeds
 from palaestra.kernels.cpu import select_matmul_kernels
-from palaestra.rl.distributed.ranks import is_sharded, sum_gradients, sum_over_ranks, to_share, to_whole, world_size
+from palaestra.rl.distributed.ranks import is_sharded, sum_gradients, sum_over_ranks, to_share, world_size
 from palaestra.rl.rollouts import Rollout, Selection, split_microbatches
 
 Result = TypeVar("Result")
@@ -95,7 +95,7 @@ class Optimizer:
         half = any(p.dtype in _HALF for group in groups for p in group["params"])
         self._inner: _FlatAdamW | _AdamW
         if any(is_sharded(p) for group in groups for p in group["params"]):
-            self._inner = _ShardedAdamW(groups, weight_decay, flat_state=small)
+            self._inner = _ShardedAdamW(groups, weight_decay)
         else:
             self._inner = (_FlatAdamW if small and not half else _AdamW)(groups, weight_decay)
         self._scale = 1.0
@@ -127,11 +127,15 @@ class Optimizer:
         self._inner.zero_grad()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the moments as named tensors, for safetensors. All processes must call this; rank 0 gets the state."""
+        """Return the moments as named tensors, for checkpoints. Those of sharded parameters are sharded."""
         return self._inner.state()
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         self._inner.load_state(state)
+
+    def list_moments(self) -> dict[str, torch.Tensor]:
+        """By the name of each moment in a sharded state, the parameter whose shape and shards it has."""
+        return {f"{k}/{key}": p for k, p in enumerate(self._inner.parameters) for key in _MOMENTS.values()}
 
 
 class MixedAdamW(torch.optim.AdamW):
@@ -297,15 +301,7 @@ class _AdamW:
 
 
 class _ShardedAdamW(_AdamW):
-    """`torch.optim.AdamW` over sharded parameters. Its state is that of the optimizer of a single process.
-
-    Arguments:
-        flat_state: whether a single process would use `_FlatAdamW`.
-    """
-
-    def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float, flat_state: bool) -> None:
-        super().__init__(groups, weight_decay)
-        self.flat_state = flat_state
+    """`torch.optim.AdamW` over sharded parameters. It also loads the state of a single process."""
 
     def reduce_gradients(self) -> None:
         """Do nothing: the backward pass of sharded parameters has summed their gradients."""
@@ -314,20 +310,8 @@ class _ShardedAdamW(_AdamW):
         norm: Any = torch.nn.utils.clip_grad_norm_(self.parameters, max_norm or float("inf"))
         return float(norm.full_tensor())
 
-    def state(self) -> dict[str, torch.Tensor]:
-        state = {key: to_whole(value) for key, value in super().state().items()}
-        if not self.flat_state:
-            return state
-        every = range(len(self.parameters))
-        sizes = [p.numel() for p in self.parameters]
-        moments = {
-            name: torch.cat([state.get(f"{k}/{key}", torch.zeros(sizes[k])).reshape(-1) for k in every])
-            for name, key in _MOMENTS.items()
-        }
-        return {**moments, "steps": state.get("0/step", torch.tensor(0)).long()}
-
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        if self.flat_state and state:
+        if "steps" in state:
             sizes, steps = [p.numel() for p in self.parameters], state["steps"].float()
             split = {key: torch.split(state[name], sizes) for name, key in _MOMENTS.items()}
             state = {
@@ -336,7 +320,9 @@ class _ShardedAdamW(_AdamW):
                 for key, values in split.items()
             } | {f"{k}/step": steps for k in range(len(sizes))}
         share = {
-            key: value if key.endswith("/step") else to_share(value, self.parameters[int(key.split("/")[0])])
+            key: value.reshape(())
+            if key.endswith("/step")
+            else to_share(value, self.parameters[int(key.split("/")[0])])
             for key, value in state.items()
         }
         super().load_state(share)
@@ -347,13 +333,13 @@ class _FlatAdamW:
 
     def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float) -> None:
         self.weight_decay, self.steps = weight_decay, 0
+        self.parameters = [p for group in groups for p in group["params"]]
         self.sizes = [sum(p.numel() for p in group["params"]) for group in groups]
-        parameters = [p for group in groups for p in group["params"]]
-        self.weights = torch.cat([p.detach().reshape(-1) for p in parameters])
+        self.weights = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         self.gradient = torch.zeros_like(self.weights)
         self.mean, self.square = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
         start = 0
-        for parameter in parameters:
+        for parameter in self.parameters:
             part = slice(start, start + parameter.numel())
             parameter.data = self.weights[part].view(parameter.shape)
             parameter.grad = self.gradient[part].view(parameter.shape)
@@ -389,6 +375,14 @@ class _FlatAdamW:
         return {"mean": self.mean, "square": self.square, "steps": torch.tensor(self.steps)}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        if state and "steps" not in state:  # Of several processes that shard the parameters.
+            moments = {
+                name: torch.cat(
+                    [state.get(f"{k}/{key}", torch.zeros_like(p)).reshape(-1) for k, p in enumerate(self.parameters)]
+                )
+                for name, key in _MOMENTS.items()
+            }
+            state = {**moments, "steps": state["0/step"]}
         if state:
             self.mean.copy_(state["mean"])
             self.square.copy_(state["square"])

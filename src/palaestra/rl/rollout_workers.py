@@ -1,30 +1,40 @@
 """Collect the rollouts of a run on the workers of an executor, in the background of the updates.
 
-Each worker has its own environment, model and, with `--rollout engine`, its own engine. It receives the learner's weights
-and plays a part of the episodes. The samples of an episode depend on its number only, so the rollout equals that of one
-process. With `max_staleness` S, the rollout of an iteration is sampled with the weights of at most S updates earlier, while
-the learner updates on previous ones.
+Each worker has its own environment, model and, with `--rollout engine`, its own engine. It pulls parts of a few groups from
+one queue over all iterations (`RolloutScheduler`), and gets the newest weights with them. The samples of an episode depend on
+its number and on the weights only, so with `max_staleness` 0 the rollout equals that of one process.
+
+With `max_staleness` above 0 the batches depend on the speed of the workers. They are recorded in `rollouts.json` of the run
+folder. A resumed run repeats the recorded batches after its checkpoint, which contains the older weights that they need.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from palaestra.core.errors import ExecutorError
+from palaestra.core.errors import ExecutorError, RunError
 from palaestra.core.records import Failure, Listener
 from palaestra.executors.base import Executor, Resources
+from palaestra.executors.workers import Raised, Shared
 from palaestra.rl.collection import join_rollouts
 from palaestra.rl.loop import LoopConfig, load_weights
 from palaestra.rl.rollouts import Rollout
+from palaestra.rl.scheduler import Batch, Part, Placement, RolloutScheduler, choose_part_size
+from palaestra.runs.files import read_json, write_json
 
 if TYPE_CHECKING:
     import torch
 
-    from palaestra.executors.workers import Shared
+    Weights = dict[str, torch.Tensor]
+
+RECORD = "rollouts.json"
+_SAMPLER = "sampler-{}.safetensors"
+"""The file of a checkpoint with older weights, by their version."""
 
 
 class Actor(Protocol):
@@ -39,11 +49,11 @@ class Actor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Some episodes of an iteration, and the weights that sample them."""
+class _Job:
+    """A part for a worker: some episodes, and the weights that sample them."""
 
-    weights: Shared[dict[str, torch.Tensor]]
-    version: int
+    part: Part
+    weights: Shared[Weights]
     first: int
     episodes: int
     prompts: Sequence[int]
@@ -69,64 +79,161 @@ class RolloutWorkers:
     ) -> None:
         self.config, self._executor, self._resources = config, executor, resources
         self._pool = executor.open_pool(make_actor, resources=resources, listener=listener)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts")
-        self._rollouts: dict[int, Future[Rollout]] = {}
+        self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
+        self._changed = threading.Condition()
+        self._weights: dict[int, Shared[Weights]] = {}
+        self._readable: set[int] = set()  # The versions that this process can read and so put into a checkpoint.
+        self._prompts: Mapping[int, Sequence[int]] = {}
+        self._error: BaseException | None = None
+        self._record: Path | None = None
+        self._plan: dict[int, list[Placement]] = {}
+        self._part_groups = 0
+        self._scheduler: RolloutScheduler[Rollout] | None = None
+
+    def open_record(self, folder: Path) -> None:
+        """Record the batches in a run folder. The batches that it contains are repeated."""
+        if not self.config.max_staleness:
+            return
+        self._record = folder / RECORD
+        if self._record.exists():
+            record = read_json(self._record)
+            self._part_groups = int(record["groups_per_part"])
+            for iteration, parts in record["iterations"].items():
+                self._plan[int(iteration)] = [Placement(int(part), int(version)) for part, version in parts]
+
+    def save(self, folder: Path) -> None:
+        """Save the older weights that rollouts in progress were sampled with, in a checkpoint."""
+        from safetensors.torch import save_file
+
+        with self._changed:
+            if self._scheduler is not None:
+                for version in self._scheduler.list_needed_versions() & self._weights.keys() & self._readable:
+                    save_file(self._weights[version].get(), folder / _SAMPLER.format(version))
+
+    def load(self, folder: Path) -> None:
+        """Load the older weights of a checkpoint. Recorded batches that need others are forgotten and sampled again."""
+        from safetensors.torch import load_file
+
+        done = int(folder.name.rpartition("-")[2])
+        for number in sorted(number for number in self._plan if number > done):
+            needed = {
+                placement.version for placement in self._plan[number] if placement.version < done
+            } - self._readable
+            files = {version: folder / _SAMPLER.format(version) for version in needed}
+            if not all(file.exists() for file in files.values()):
+                self._plan = {n: placements for n, placements in self._plan.items() if n < number}
+                return
+            for version, file in files.items():
+                self._weights[version] = self._executor.share(load_file(file))
+                self._readable.add(version)
 
     def collect(
-        self, iteration: int, weights: dict[str, torch.Tensor], prompts: Mapping[int, Sequence[int]]
+        self, iteration: int, weights: Weights | Shared[Weights] | None, prompts: Mapping[int, Sequence[int]]
     ) -> Rollout:
-        """Return the rollout of an iteration, and start the rollouts of the next `max_staleness` iterations.
+        """Return the rollout of an iteration. Workers go on sampling for the next `max_staleness` iterations.
 
         Arguments:
-            weights: a copy of the learner's weights after `iteration - 1` updates.
+            weights: a copy of the learner's weights after `iteration - 1` updates, or a handle of it. Versions that came as
+                a handle are not in checkpoints.
             prompts: the chosen prompts of iterations; see `TokenLoop.choose_prompts`.
 
         Raises:
             ExecutorError: the workers of some episodes died several times.
         """
-        last = min(iteration + self.config.max_staleness, self.config.iterations)
-        missing = [number for number in range(iteration, last + 1) if number not in self._rollouts]
-        if missing:
-            shared = self._executor.share(weights)
-            for number in missing:
-                self._rollouts[number] = self._thread.submit(
-                    self._play, number, shared, iteration - 1, prompts.get(number, ())
-                )
-            self._rollouts[missing[-1]].add_done_callback(lambda _: shared.release())
-        return self._rollouts.pop(iteration).result()
+        assert weights is not None
+        shared = self._executor.share(weights)
+        with self._changed:
+            scheduler = self._scheduler = self._scheduler or self._make_scheduler()
+            self._weights[iteration - 1], self._prompts = shared, dict(prompts)
+            if shared is not weights:
+                self._readable.add(iteration - 1)
+            scheduler.update_version(iteration - 1)
+            if not self._thread.is_alive():
+                self._thread.start()
+            self._pool.wake()
+            while (batch := scheduler.close_batch()) is None:
+                if self._error is not None:
+                    raise self._error
+                self._changed.wait()
+            for version in self._weights.keys() - scheduler.list_needed_versions():
+                self._weights.pop(version).release()
+        if self._record is not None and iteration not in self._plan:
+            self._plan[iteration] = list(batch.placements)
+            rows = {n: [[part.number, part.version] for part in parts] for n, parts in self._plan.items()}
+            write_json(self._record, {"groups_per_part": self._part_groups, "iterations": rows})
+        return self._join(batch)
 
     def close(self) -> None:
         """Stop the workers. Rollouts in progress are lost."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
         self._pool.close()
-        self._thread.shutdown(wait=True)
+        if self._thread.is_alive():
+            self._thread.join()
         self._executor.close()
 
-    def _play(
-        self, iteration: int, weights: Shared[dict[str, torch.Tensor]], version: int, prompts: Sequence[int]
-    ) -> Rollout:
-        episodes, group_size = self.config.episodes, self.config.group_size
-        groups = episodes // group_size
-        count = min(groups, self._executor.count_workers(self._resources))
-        bounds = [groups * k // count * group_size for k in range(count + 1)]
-        first = (iteration - 1) * episodes
-        parts = [
-            _Part(weights, version, first + begin, end - begin, prompts[begin // group_size : end // group_size])
-            for begin, end in pairwise(bounds)
-        ]
-        rollouts = []
-        for result in self._pool.map(_play_part, parts):
-            if isinstance(result, Failure):
-                raise ExecutorError(f"the rollout of iteration {iteration} failed: {result.message}")
-            rollouts.append(result)
-        return join_rollouts(rollouts)
+    def _make_scheduler(self) -> RolloutScheduler[Rollout]:
+        config = self.config
+        groups = config.episodes // config.group_size
+        if not self._part_groups:
+            slots = groups if config.rollout == "engine" else config.num_envs // config.group_size
+            workers = self._executor.count_workers(self._resources)
+            self._part_groups = choose_part_size(groups, slots, workers, config.max_staleness)
+        if groups % self._part_groups:
+            raise RunError(f"{self._record} has parts of {self._part_groups} groups; an iteration has {groups}")
+        return RolloutScheduler(
+            groups // self._part_groups, config.iterations, config.max_staleness, time.monotonic, self._plan,
+            max_drops=int(config.overdue == "drop"),
+        )  # fmt: skip
+
+    def _join(self, batch: Batch[Rollout]) -> Rollout:
+        rollout = join_rollouts(batch.results)
+        rollout.metrics["dropped_groups"] = float(batch.dropped * self._part_groups)
+        return rollout
+
+    def _run(self) -> None:
+        """Give jobs to the workers until the pool is closed."""
+        try:
+            self._pool.stream(_play_part, self._take_job, self._finish_job)
+        except BaseException as error:
+            self._stop(error)
+
+    def _stop(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def _take_job(self) -> _Job | None:
+        with self._changed:
+            assert self._scheduler is not None
+            part = None if self._error is not None else self._scheduler.next_part()
+            if part is None:
+                return None
+            config, first = self.config, part.number * self._part_groups
+            episodes, groups = self._part_groups * config.group_size, config.episodes // config.group_size
+            prompts = self._prompts.get(first // groups + 1, ())[first % groups :][: self._part_groups]
+            return _Job(part, self._weights[part.version], first * config.group_size, episodes, prompts)
+
+    def _finish_job(self, job: _Job, result: Rollout | Failure | Raised) -> None:
+        if isinstance(result, Raised):
+            try:
+                result.throw()
+            except Exception as error:
+                self._stop(error)
+        elif isinstance(result, Failure):
+            iteration = job.first // self.config.episodes + 1
+            self._stop(ExecutorError(f"the rollout of iteration {iteration} failed: {result.message}"))
+        else:
+            with self._changed:
+                assert self._scheduler is not None
+                self._scheduler.finish_part(job.part, result)
+                self._changed.notify_all()
 
 
-def _play_part(actor: Actor, part: _Part) -> Rollout:
+def _play_part(actor: Actor, job: _Job) -> Rollout:
     """Play some episodes in a worker."""
-    if actor.version != part.version:
-        load_weights(actor.policy, part.weights.get(), "of the learner")
-        actor.version = part.version
-    rollout = actor.collect(part.first, part.episodes, part.version, part.prompts)
-    rollout.version = part.version
+    version = job.part.version
+    if actor.version != version:
+        load_weights(actor.policy, job.weights.get(), "of the learner")
+        actor.version = version
+    rollout = actor.collect(job.first, job.episodes, version, job.prompts)
+    rollout.mark_version(version)
     return rollout

@@ -73,6 +73,7 @@ class Episodes:
             conversations of an agent. They share a reward. `None` if each sequence is an episode.
         limit: the maximum number of decisions of an episode.
         records: the source of each sequence, for the run's store.
+        versions: the number of updates of the oldest weights that sampled each sequence; empty if nobody counts them.
     """
 
     group_B: torch.Tensor
@@ -81,6 +82,7 @@ class Episodes:
     number_B: torch.Tensor | None = None
     limit: int = 0
     records: list[Any] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
 
     @property
     def first_sequences(self) -> list[int]:
@@ -134,7 +136,6 @@ class Rollout:
         entropy_BT: the entropy of the distributions that the decisions were drawn from, if it was recorded.
         reference_BT: the log-probs of the decisions under a reference model.
         importance: `None` if the current weights sampled the decisions.
-        version: the number of updates of the weights that sampled the decisions.
     """
 
     rewards_BT: torch.Tensor
@@ -149,7 +150,6 @@ class Rollout:
     entropy_BT: torch.Tensor | None = None
     reference_BT: torch.Tensor | None = None
     importance: Importance | None = None
-    version: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -189,6 +189,11 @@ class Rollout:
         if self.episodes is None:
             raise SettingsError("group methods need whole episodes in groups; this rollout has no groups")
         return self.episodes
+
+    def mark_version(self, version: int) -> Rollout:
+        """Note that weights after `version` updates sampled all sequences."""
+        self.get_episodes().versions = [version] * self.num_sequences
+        return self
 
     def group_returns(self, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The returns of the episodes by group `[G, K]`, and which of them are valid.

@@ -16,7 +16,8 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval, report_on
 from palaestra.rl.collection import collect_responses, gather_rollout, split_episodes
 from palaestra.rl.curriculum import CURRICULA, UNIFORM, Curriculum
-from palaestra.rl.distributed.ranks import broadcast, gather_weights, list_gathered_weights, rank
+from palaestra.rl.distributed.ranks import broadcast, gather_state_dict, gather_weights, rank
+from palaestra.rl.distributed.weights import WeightPublisher
 from palaestra.rl.loop import Loop, LoopConfig, summarize_returns
 from palaestra.rl.policies.engine import EnginePolicy, correct_importance
 from palaestra.rl.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
@@ -80,9 +81,13 @@ class TokenLoop(Loop):
                 raise EnvError(f"setting 'curriculum': the prompts of {config.env} cannot be chosen; expected uniform")
             kind: type[Curriculum] = CURRICULA.get(config.curriculum)
             self.curriculum = kind(env.skills, self.seeds.derive("curriculum"))
-        self._chosen: dict[int, list[int]] = {}  # The prompts of the iterations that are not finished.
+        self._chosen: dict[int, list[int]] = {}  # The prompts of the iterations that are not finished,
+        self._unlearned: dict[int, int] = {}  # how many of their groups are not learned yet,
+        self._last_chosen = 0  # and the last of them.
         self.label = ""
         """The name of the environment, if the run has several."""
+        self.publisher: WeightPublisher | None = None
+        """Sends the weights to the workers; without it the executor does."""
         self.version: int | None = None
         """In a rollout worker, the number of updates of its weights."""
         self.prepare()
@@ -94,8 +99,23 @@ class TokenLoop(Loop):
     def close(self) -> None:
         if self.workers is not None:
             self.workers.close()
+        if self.publisher is not None:
+            self.publisher.close()
         if self.sampler is not None:
             self.sampler.engine.close()
+
+    def open_record(self, folder: Path) -> None:
+        if self.workers is not None:
+            self.workers.open_record(folder)
+
+    def save_environment(self, folder: Path) -> None:
+        """Save what workers need to go on. The environment itself has no state between iterations."""
+        if self.workers is not None:
+            self.workers.save(folder)
+
+    def load_environment(self, folder: Path, trust: bool) -> None:
+        if self.workers is not None:
+            self.workers.load(folder)
 
     @contextmanager
     def open_sampler(self, version: int) -> Iterator[LanguageModelPolicy | EnginePolicy]:
@@ -122,21 +142,27 @@ class TokenLoop(Loop):
         if self.curriculum is None:
             return
         last = min(iteration + self.config.max_staleness, self.config.iterations)
-        for number in range(iteration, last + 1):
-            if number not in self._chosen:
-                self._chosen[number] = self.curriculum.choose(number, -(-self.config.episodes // self.group_size))
+        for number in range(max(iteration, self._last_chosen + 1), last + 1):
+            self._chosen[number] = self.curriculum.choose(number, -(-self.config.episodes // self.group_size))
+            self._last_chosen = number
 
     def record_rewards(self, iteration: int, rollout: Rollout) -> dict[str, float]:
         """Tell the curriculum the rewards of an iteration. Returns its metrics."""
         if self.curriculum is None:
             return {}
-        episodes, prompts = rollout.get_episodes(), self._chosen.pop(iteration)
-        rewards: list[list[float]] = [[] for _ in prompts]
+        episodes, count = rollout.get_episodes(), -(-self.config.episodes // self.group_size)
+        rewards: dict[int, list[float]] = {group: [] for group in episodes.group_B.tolist()}
         totals_B = rollout.rewards_BT.sum(-1)
         for sequence in episodes.valid_B.nonzero().flatten().tolist():
-            group = int(episodes.group_B[sequence]) - (iteration - 1) * len(prompts)
-            rewards[group].append(float(totals_B[sequence]))
-        return self.curriculum.record(prompts, rewards)
+            rewards[int(episodes.group_B[sequence])].append(float(totals_B[sequence]))
+        prompts = []
+        for group in rewards:  # Stale rollouts have groups of several iterations.
+            number, place = group // count + 1, group % count
+            prompts.append(self._chosen[number][place])
+            self._unlearned[number] = self._unlearned.get(number, count) - 1
+            if not self._unlearned[number]:
+                del self._unlearned[number], self._chosen[number]
+        return self.curriculum.record(prompts, list(rewards.values()))
 
     def describe_progress(self, version: int) -> Json:
         """The progress of the run after `version` updates, for reward functions."""
@@ -171,9 +197,7 @@ class TokenLoop(Loop):
         number, share = split_episodes(first, episodes, self.group_size)
         own = slice((number - first) // self.group_size, (number - first + share) // self.group_size)
         prompts = self._chosen.get(iteration, [])[own]
-        rollout = gather_rollout(self.collect(number, share, iteration - 1, prompts))
-        rollout.version = iteration - 1
-        return rollout
+        return gather_rollout(self.collect(number, share, iteration - 1, prompts)).mark_version(iteration - 1)
 
     def play_iteration(self, iteration: int) -> Rollout:
         """Play all episodes of an iteration."""
@@ -199,21 +223,22 @@ class TokenLoop(Loop):
             seconds = {name.removeprefix("seconds_"): rollout.metrics[name] for name in names}
         else:
             start = time.perf_counter()
-            weights = self.weights()
+            weights = self.weights() if self.publisher is None else self.publisher.publish(self.policy, iteration - 1)
             # Rank 0 has the workers and gives their rollout to the other processes.
             rollout = cast(Rollout, broadcast(self.workers and self.workers.collect(iteration, weights, self._chosen)))
             seconds = {"rollout": time.perf_counter() - start}
-        staleness = iteration - 1 - rollout.version
+        staleness = [iteration - 1 - version for version in rollout.get_episodes().versions]
         metrics = self._count(rollout, self.failure_cause) | self.record_rewards(iteration, rollout)
         self.usage, self.responses = _count_usage(rollout), rollout.get_episodes().records
         self.tokens += count_tokens(rollout)
         metrics = self.measure(rollout) | metrics | {"num_tokens": float(self.tokens)}
         if config.max_staleness:
-            metrics["staleness"] = float(staleness)
+            metrics |= {"staleness": sum(staleness) / len(staleness), "staleness_max": float(max(staleness))}
+            metrics["dropped_groups"] = rollout.metrics["dropped_groups"]
         stored = select_stored_sequences(rollout, self.group_size, config.keep_trajectories)
         # Before the KL penalty and the scale of the rewards.
         trajectories = {sequence: self.trajectory(rollout, sequence) for sequence in stored}
-        if staleness or config.rollout == "engine":
+        if any(staleness) or config.rollout == "engine":
             start = time.perf_counter()
             metrics |= correct_importance(rollout, self.policy.logprobs_BT(rollout), config.importance_clip_max)
             seconds["importance"] = time.perf_counter() - start
@@ -322,13 +347,20 @@ class TokenLoop(Loop):
 
     def counters(self) -> Json:
         counters = {**super().counters(), "returns": {str(iteration): r for iteration, r in self._returns.items()}}
-        return counters | ({"curriculum": self.curriculum.state()} if self.curriculum is not None else {})
+        if self.curriculum is not None:
+            counters |= {"curriculum": self.curriculum.state(), "last_chosen": self._last_chosen}
+            for name, values in (("chosen", self._chosen), ("unlearned", self._unlearned)):
+                counters[name] = {str(iteration): value for iteration, value in values.items()}
+        return counters
 
     def load_counters(self, counters: Json) -> None:
         super().load_counters(counters)
         self.load_returns(counters.get("returns", {}))
         if self.curriculum is not None:
             self.curriculum.load_state(counters["curriculum"])
+            self._last_chosen = int(counters.get("last_chosen", 0))  # Missing in checkpoints of earlier versions.
+            self._chosen = {int(number): prompts for number, prompts in counters.get("chosen", {}).items()}
+            self._unlearned = {int(number): count for number, count in counters.get("unlearned", {}).items()}
 
     def load_returns(self, returns: Json) -> None:
         """Restore the returns of the evaluations, as `counters` describes them."""
@@ -340,15 +372,16 @@ class TokenLoop(Loop):
     def save_model(self, folder: Path) -> None:
         from palaestra.runs.files import write_folder
 
+        weights = gather_state_dict(self.policy.model)
+
         @quiet_libraries()
         def write(target: Path) -> None:
-            self.policy.model.save_pretrained(target, state_dict=list_gathered_weights(self.policy.model) or None)
+            self.policy.model.save_pretrained(target, state_dict=weights or None)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(target)
 
-        with gather_weights(self.policy):
-            if rank() == 0:
-                write_folder(folder / "model", write)
+        if rank() == 0:
+            write_folder(folder / "model", write)
 
 
 def describe_gain(gain: Mean) -> Json:
@@ -368,7 +401,8 @@ def _make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Tr
         Segment(tuple(chosen), (True,) * len(chosen), tuple(logprobs)),
     )
     info = {"prompt": response.prompt.text, "response": response.text, "stop_reason": str(response.stop_reason)}
-    info |= {"episode": response.episode, "group": response.group, "version": rollout.version} | (
+    version = rollout.get_episodes().versions[sequence]
+    info |= {"episode": response.episode, "group": response.group, "version": version} | (
         {"failure": response.failure} if response.failure else {}
     )
     if response.reward_parts:
@@ -449,7 +483,7 @@ class TurnLoop(TokenLoop):
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         episode: TurnEpisode = rollout.get_episodes().records[sequence]
-        return episode.to_trajectory(self.config.env, rollout.version)
+        return episode.to_trajectory(self.config.env, rollout.get_episodes().versions[sequence])
 
     def measure(self, rollout: Rollout) -> dict[str, float]:
         episodes: list[TurnEpisode] = rollout.get_episodes().records

@@ -31,17 +31,7 @@ from palaestra.runs.provenance import Spending
 _SCHEMA_VERSION = 1
 _TIMEOUT = 30.0
 """Maximum seconds to wait for another process that writes."""
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, model TEXT, kind TEXT, data TEXT NOT NULL, made REAL)
-    WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS calls (id INTEGER PRIMARY KEY, owner TEXT, phase TEXT, model TEXT, key TEXT, started REAL,
-                    ended INTEGER DEFAULT 0, measured INTEGER DEFAULT 0, priced INTEGER DEFAULT 1,
-                    prompt_tokens INTEGER DEFAULT 0, completion_tokens INTEGER DEFAULT 0,
-                    seconds REAL DEFAULT 0, money REAL DEFAULT 0);
-CREATE TABLE IF NOT EXISTS hits (owner TEXT, phase TEXT, model TEXT, count INTEGER, PRIMARY KEY (owner, phase, model));
-CREATE INDEX IF NOT EXISTS calls_of ON calls (owner, phase);
-"""
+_SCHEMA = (Path(__file__).parent / "cache.sql").read_text(encoding="utf-8")
 # Files of earlier releases do not have this table.
 _CLAIMS = "CREATE TABLE IF NOT EXISTS claims (key TEXT PRIMARY KEY, holder TEXT NOT NULL) WITHOUT ROWID"
 _SUMS = (

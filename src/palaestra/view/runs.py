@@ -52,10 +52,7 @@ _CURVES = {
 """The curve that a sparkline shows, by recipe."""
 _PROGRESS = {
     "train": ("iterations", "SELECT COALESCE(MAX(iteration), 0) FROM metrics"),
-    "teach": (
-        "rounds",
-        "SELECT MAX(0, COUNT(DISTINCT phase) - 1) FROM attempts WHERE phase LIKE '%/validation'",
-    ),
+    "teach": ("rounds", "SELECT MAX(0, COUNT(DISTINCT phase) - 1) FROM attempts WHERE phase LIKE '%/validation'"),
     "evaluate": ("planned", "SELECT COUNT(*) FROM attempts"),
     "research": ("steps", "SELECT COALESCE(MAX(position), 0) FROM steps"),
 }

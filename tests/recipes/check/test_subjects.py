@@ -49,7 +49,7 @@ def test_the_reproduction_of_a_class_is_a_command() -> None:
 
 
 def test_a_reproduction_has_the_level_and_the_seed() -> None:
-    costly = EnvCheck("statistical.x", 4, "env", "a title", "a remedy", lambda part: report_pass("fine"))
+    costly = EnvCheck("statistical.x", "env", "a title", lambda part: report_pass("fine"), level=4, remedy="a remedy")
     fault = report_fail("wrong", seed=3)
     again = to_record(costly, fault, "palaestra check A", 0.0).reproduction
     assert again == "palaestra check A --level 4 --only statistical.x --seed 3"

@@ -21,6 +21,7 @@ from palaestra import resume, train
 from palaestra.core.errors import SettingsError
 from palaestra.recipes.train.build import check_processes
 from palaestra.recipes.train.presets import fill_presets, make_settings
+from palaestra.rl.distributed.shards import read_shards
 from palaestra.runs.run import Run
 
 WORKER = Path(__file__).with_name("ranks_worker.py")
@@ -42,7 +43,7 @@ SLOW_CASES: dict[str, dict[str, Any]] = {
     "lora_engine": {
         "method": "lora", "rank": 2, "learning_rate": 1e-3, "rollout": "engine", "seed": 1, "parallel": "fsdp",
     },
-    "workers": {"executor": "processes:1", "max_staleness": 1, "parallel": "fsdp"},
+    "workers": {"executor": "processes:2", "max_staleness": 1, "parallel": "fsdp"},
     "turns_engine": {
         "env": "palaestra/Task-v0", "env_kwargs": {"skills": ["clock", "percent"]}, "episodes": 32, "evaluation": 5,
         "rollout": "engine", "parallel": "fsdp",
@@ -97,8 +98,12 @@ def copy_unfinished(source: Path, target: Path) -> None:
 
 
 def load_state(run: Path, name: str) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = load_file(run / "checkpoints" / "iteration-2" / f"{name}.safetensors")
-    return state
+    """The weights or the moments of the last checkpoint, whether it is sharded or not."""
+    checkpoint = run / "checkpoints" / "iteration-2"
+    if not (checkpoint / "shards").is_dir():
+        state: dict[str, torch.Tensor] = load_file(checkpoint / f"{name}.safetensors")
+        return state
+    return read_shards(checkpoint / "shards", f"{name}/", {})
 
 
 def assert_equal_runs(first: Path, second: Path) -> None:
@@ -206,31 +211,30 @@ def test_two_processes_with_vllm_train_like_one(tmp_path: Path, monkeypatch: pyt
     assert_equal_runs(tmp_path / "one", tmp_path / "fsdp")
 
 
+def start_torchrun(out: Path, *options: str, restarts: int = 0) -> subprocess.Popen[str]:
+    """Start `palaestra train` in two processes."""
+    flags = [f"--{k.replace('_', '-')}={value}" for k, value in BASE.items() if k not in ("env_kwargs", "iterations")]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
+    return subprocess.Popen(
+        [*command, "-m", "palaestra", "train", *flags, *options, "--out", str(out)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def kill_rank(process: subprocess.Popen[str], out: Path, rank: int) -> None:
+    """Kill a rank after the first checkpoint."""
+    while not (out / "checkpoints" / "iteration-1").exists():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+    os.kill(find_rank(process.pid, rank), 9)
+
+
 @pytest.mark.backends
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_rank_ends_the_others_and_the_run_resumes(tmp_path: Path, victim: int) -> None:
-    options = {name: value for name, value in BASE.items() if name not in ("env_kwargs", "iterations")}
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "palaestra",
-        "train",
-        *flags,
-    ]
-    process = subprocess.Popen(
-        [*command, "--iterations=100000", "--out", str(tmp_path / "run")],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    process = start_torchrun(tmp_path / "run", "--iterations=100000")
     try:
-        while not (tmp_path / "run" / "checkpoints" / "iteration-1").exists():
-            assert process.poll() is None, process.communicate()[0]
-            time.sleep(0.05)
-        os.kill(find_rank(process.pid, victim), 9)
+        kill_rank(process, tmp_path / "run", victim)
         output = process.communicate(timeout=60)[0]
     finally:
         process.kill()
@@ -243,6 +247,33 @@ def test_a_killed_rank_ends_the_others_and_the_run_resumes(tmp_path: Path, victi
     done = max(int(path.name.split("-")[1]) for path in (tmp_path / "run" / "checkpoints").glob("iteration-*"))
     result = resume(tmp_path / "run", progress=False)
     assert result.summary["iterations"] == max(done, 4)
+
+
+@pytest.mark.backends
+@pytest.mark.parametrize("victim", [0, 1])
+def test_torchrun_restarts_a_killed_rank_from_the_last_checkpoint(tmp_path: Path, victim: int) -> None:
+    options = ("--iterations=12", "--parallel=fsdp")
+    process = start_torchrun(tmp_path / "killed", *options, restarts=1)
+    try:
+        kill_rank(process, tmp_path / "killed", victim)
+        output = process.communicate(timeout=200)[0]
+    finally:
+        process.kill()
+    assert process.returncode == 0, output
+    assert "restart 1 of 1 by torchrun: going on from the last checkpoint" in output
+    whole = start_torchrun(tmp_path / "whole", *options)
+    output = whole.communicate(timeout=200)[0]
+    assert whole.returncode == 0, output
+    hashes = {
+        json.loads((tmp_path / name / "summary.json").read_text())["weights_sha256"] for name in ("killed", "whole")
+    }
+    assert len(hashes) == 1, "the restarted run ends with the same weights to the bit"
+
+
+def test_restarts_need_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    with pytest.raises(SettingsError, match="expected --out FOLDER"):
+        train(model="nano", env="CoTEnv-v0", progress=False)
 
 
 @pytest.mark.backends

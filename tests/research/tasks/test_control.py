@@ -72,20 +72,22 @@ def test_what_a_policy_does_beside_acting_changes_nothing(name: str, text: str) 
     assert tricked.scores == honest.scores
 
 
-def test_the_cars_to_train_with_drive_as_those_of_gymnasium() -> None:
-    returns = load_part("mountain_car", "returns", "starter/car.py")
-    starts, forces = np.linspace(-0.6, -0.4, 5), (1.0, 0.4)
-    for strength in forces:
-        result = returns(lambda x, v, s=strength: s * np.sign(v), starts, np.zeros(5))
-        env: Any = gymnasium.make("MountainCarContinuous-v0")
-        for start, value in zip(starts, result, strict=True):
-            env.reset(options={"low": start, "high": start + 1e-9}, seed=0)
-            total, over, velocity = 0.0, False, 0.0
-            while not over:
-                state, reward, terminated, truncated, _ = env.step(np.array([strength * np.sign(velocity)]))
-                velocity, total, over = float(state[1]), total + float(reward), terminated or truncated
-            # Gymnasium keeps its state in single precision: a step more or less.
-            assert value == pytest.approx(total, abs=0.5)
+def test_cars_drive_as_in_gymnasium_and_only_a_standing_car_is_parked() -> None:
+    make = load_part("mountain_car", "Cars", "starter/car.py")
+    env: Any = gymnasium.make("MountainCarContinuous-v0").unwrapped
+    env.state = np.array([-0.5, 0.0], dtype=np.float32)
+    cars = make(np.array([-0.5]), np.array([0.0]))
+    for force in np.sin(np.arange(60) / 5):
+        state, *_ = env.step(np.array([force]))
+        cars.step(np.array([force]))
+        assert [cars.position[0], cars.velocity[0]] == pytest.approx(state.tolist(), abs=1e-4)
+    passing, standing = make(np.array([0.45]), np.array([0.03])), make(np.array([0.45]), np.array([0.0]))
+    for _ in range(10):
+        passing.step(np.array([0.0]))
+        standing.step(np.array([0.366]))
+    assert (passing.driving.item(), standing.driving.item()) == (True, False)
+    assert standing.costs[0] == pytest.approx(10 * (0.2 + 0.5 * 0.366**2))
+    assert passing.costs[0] == pytest.approx(100 + 10 * 0.2)
 
 
 def test_a_maze_can_always_be_walked_and_its_goal_is_not_near() -> None:

@@ -145,3 +145,27 @@ def test_a_space_that_does_not_fit_is_named() -> None:
         mlp_policy(SPACES["box"], gymnasium.spaces.Dict({"a": SPACES["box"]}))
     with pytest.raises(EnvError, match=r"observation space.*TransformObservation"):
         mlp_policy(gymnasium.spaces.Dict({"a": gymnasium.spaces.Text(4)}), SPACES["discrete"])
+
+
+@pytest.mark.parametrize("body", [mlp_policy, history_policy])
+def test_predictions_are_those_of_the_greedy_evaluation(body: Any) -> None:
+    env = make_corridors(3, AutoresetMode.SAME_STEP, space=SPACES["box"])
+    policy = body(env.single_observation_space, env.single_action_space, normalise=True)
+    collector = ControlCollector(env, policy)
+    collector.start(0)
+    collector.collect(11, torch.Generator().manual_seed(0))
+    seen = policy.seen.clone()
+    first, then = (np.array([[0.1, 0.2], [0.3, 0.4]], np.float32) + step for step in (0, 1))
+    starts = np.array([True, True])
+    policy.eval()
+    policy.memory = None
+    expected = policy.act_greedily(policy.encode_observation(first, starts, None))
+    expected = policy.act_greedily(policy.encode_observation(then, ~starts, expected))
+    policy.train()
+    policy.memory = None
+    policy.predict(first, starts)
+    assert policy.predict(then) == pytest.approx(policy.head.to_environment(expected))
+    assert policy.training
+    assert torch.equal(policy.seen, seen)
+    policy.predict(first[1], True)
+    assert policy.predict(then[1]) == pytest.approx(policy.head.to_environment(expected)[1])

@@ -24,7 +24,8 @@ from palaestra.envs.token import TokenVectorEnv
 from palaestra.models import registry as models
 from palaestra.recipes.train.recipe import Iteration, resume, train
 from palaestra.rl.algorithms import ALGORITHMS
-from palaestra.rl.collection import collect_responses
+from palaestra.rl.collection import collect_responses, join_rollouts
+from palaestra.rl.losses import compute_importance_weights
 from palaestra.rl.policies.engine import EnginePolicy, correct_importance, iterate_weights
 from palaestra.rl.policies.language_model import LanguageModelPolicy
 from palaestra.rl.rollouts import Rollout
@@ -119,6 +120,32 @@ def test_a_rollout_has_the_ids_and_log_probs_of_the_engine(engine: RolloutEngine
     metrics = correct_importance(rollout, policy.logprobs_BT(rollout), 3.0)
     assert metrics["sampling_logprob_difference_max"] < 1e-3
     assert abs(metrics["importance_weight"] - 1.0) < 1e-3
+
+
+def test_every_token_is_corrected_by_the_weights_that_sampled_it(policy: LanguageModelPolicy) -> None:
+    old = LanguageModelPolicy(models.load("nano", device="cpu", trainable=True).weights, temperature=1.3)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.mul_(0.98)
+    samplers = (old, policy)
+    rollout = join_rollouts(
+        [
+            collect_responses(make_env(8), sampler, 8, Seeds(0), seed=0, first=8 * version).mark_version(version)
+            for version, sampler in enumerate(samplers)
+        ]
+    )
+    assert rollout.get_episodes().versions == [0] * 8 + [1] * 8
+    by_version = [sampler.logprobs_BT(rollout)[8 * k : 8 * k + 8] for k, sampler in enumerate(samplers)]
+    current_BT = policy.logprobs_BT(rollout)
+    correct_importance(rollout, current_BT, 1e9)
+    assert rollout.importance is not None
+    sampling_BT = rollout.importance.sampling_logprobs_BT
+    torch.testing.assert_close(sampling_BT, torch.cat(by_version), atol=1e-4, rtol=0)
+    weights_BT = compute_importance_weights(rollout.logprobs_BT, sampling_BT, rollout.importance.clip_max)
+    stale_S, fresh_S = weights_BT[:8][rollout.mask_BT[:8]], weights_BT[8:][rollout.mask_BT[8:]]
+    torch.testing.assert_close(stale_S, (current_BT[:8] - by_version[0]).exp()[rollout.mask_BT[:8]], atol=1e-3, rtol=0)
+    assert float((stale_S - 1).abs().max()) > 0.01
+    assert float((fresh_S - 1).abs().max()) < 1e-3
 
 
 def test_fewer_slots_than_episodes_give_the_same_rollout(engine: RolloutEngine, policy: LanguageModelPolicy) -> None:

@@ -311,10 +311,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
             self._closed = False  # Some environments begin by closing the last episode.
         self._messages = self._check("opening", _check_messages, opened)
         self._started, self._over = time.monotonic(), False
-        return self.conversation(), {
-            "turn": 0,
-            **self._check("opening_info", dict, self.opening_info()),
-        }
+        return self.conversation(), {"turn": 0, **self._check("opening_info", dict, self.opening_info())}
 
     def step(self, action: Action) -> TurnStep:
         self._check_open()

@@ -15,16 +15,7 @@ from gymnasium.vector import AutoresetMode
 from palaestra.core.errors import EnvError, RewardError, SandboxError
 from palaestra.core.records import FailureCause, Message
 from palaestra.core.settings import check_integer, short_repr
-from palaestra.envs.base import (
-    GymEnv,
-    GymStep,
-    GymVectorEnv,
-    Info,
-    Options,
-    ResetOptions,
-    ToolSchemas,
-    read_reset_mask,
-)
+from palaestra.envs.base import GymEnv, GymStep, GymVectorEnv, Info, Options, ResetOptions, ToolSchemas, read_reset_mask
 from palaestra.envs.turn.base import Action, Conversation, TurnEnv, TurnStopReason, to_failure
 
 VectorStep = tuple[tuple[Conversation, ...], np.ndarray, np.ndarray, np.ndarray, Info]

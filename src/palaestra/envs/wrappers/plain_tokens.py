@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
 from palaestra.core.errors import EnvError
+from palaestra.core.foreign import GlobalRandom
 from palaestra.core.records import StopReason
 from palaestra.envs.base import GymEnv, GymVectorEnv, Info, ResetOptions
 from palaestra.envs.token.contract import Observation, TokenEnvContract, check_tokens
@@ -141,7 +141,7 @@ class PlainTokenVectorEnv(TokenEnvContract):
         group = episode // self.group_size
         seed = (self._seed + group) % 2**32  # NumPy's global generator takes no more.
         try:
-            with _seed_globals(seed):
+            with GlobalRandom(seed).active():
                 state, _ = self.envs[slot].reset(seed=seed, options=self._options)
         except KeyboardInterrupt:
             raise
@@ -210,16 +210,3 @@ def is_plain_token_env(env: GymEnv | GymVectorEnv) -> bool:
         and isinstance(observed, spaces.Sequence)
         and isinstance(observed.feature_space, spaces.Discrete)
     )
-
-
-@contextmanager
-def _seed_globals(seed: int) -> Iterator[None]:
-    """Seed the global generators of `random` and NumPy, and restore their state afterwards."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002

@@ -171,7 +171,5 @@ EXPORTERS.register(
     "a package of verifiers: a taskset of seeds and an environment that plays them",
 )
 EXPORTERS.register(
-    "openenv",
-    partial(_render_package, "openenv"),
-    "a package of OpenEnv: a server, a client and a Dockerfile",
+    "openenv", partial(_render_package, "openenv"), "a package of OpenEnv: a server, a client and a Dockerfile"
 )

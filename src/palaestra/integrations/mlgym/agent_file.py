@@ -12,35 +12,15 @@ from pydantic import Field
 from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.prompts import SUFFIX
 from palaestra.core.records import Json
+from palaestra.core.tables import load_table
 from palaestra.integrations.research_tasks import ForeignFile
 from palaestra.models.registry import cache_folder
 from palaestra.research.tasks.task import read_yaml
 from palaestra.runs.files import storage_errors
 
-_TEMPLATES = {
-    "system_template": "system", "task_template": "task", "next_step_template": "observation",
-    "next_step_no_output_template": "no_output", "strategy_template": "strategy",
-    "demonstration_template": "demonstration", "format_error_template": "format_error",
-}  # fmt: skip
-_PARSERS = {
-    "MLGymThoughtActionParser": "last_block", "ThoughtActionParser": "last_block", "EditFormat": "last_block",
-    "XMLThoughtActionParser": "xml", "JsonParser": "json", "ActionParser": "identity", "Identity": "identity",
-}  # fmt: skip
-_COMMANDS = {
-    "defaults": ("open", "goto", "scroll_up", "scroll_down", "create"),
-    "cursors_defaults": ("open", "goto", "scroll_up", "scroll_down", "create"),
-    "search": ("search_dir", "search_file", "find_file"), "edit_linting": ("edit",), "cursors_edit_linting": ("edit",),
-    "insert_linting": ("insert",), "submit": ("submit",), "validate": ("validate",), "memory_write": ("memory_write",),
-    "memory_read": ("memory_read",), "_split_string": (),
-}  # fmt: skip
-"""Our commands by the name of an MLGym command file. Others (literature search, PDF reader) are not offered."""
-_VARIABLES = {
-    "description": "task.description", "name": "task.title", "training_timeout": "task.limits.command_seconds",
-    "observation": "observation", "demonstration": "demonstration", "command_docs": "command_docs",
-    "current_step": "current_step", "remaining_steps": "remaining_steps", "open_file": "open_file",
-    "working_dir": "working_dir", "error": "error",
-}  # fmt: skip
-"""Our template expressions by the name of an MLGym template variable."""
+_TEMPLATES, _PARSERS, _COMMANDS, _VARIABLES = (
+    load_table(__file__, "names")[name] for name in ("templates", "parsers", "commands", "variables")
+)
 
 
 class Tools(ForeignFile):

@@ -21,6 +21,7 @@ from typing import Annotated
 from pydantic import Field, FiniteFloat
 
 from palaestra.core.errors import TaskError
+from palaestra.core.tables import load_table
 from palaestra.integrations.research_tasks import ForeignFile
 from palaestra.models.registry import cache_folder
 from palaestra.research.tasks.task import Direction
@@ -74,19 +75,7 @@ class DatasetFile(ForeignFile):
 
 # Metrics
 
-_TIMES = frozenset({"duration", "latency", "runtime", "second", "seconds", "secs", "time", "times", "walltime"})
-_LOWER = _TIMES | frozenset({
-    "bits", "bpb", "bpc", "brier", "cer", "conflicts", "cost", "costs", "crps", "decisions", "distance", "divergence",
-    "ece", "eer", "entropy", "err", "error", "errors", "fid", "fnr", "fpr", "kl", "loss",
-    "losses", "mae", "mape", "mse", "msle", "nll", "perplexity", "ppl", "regret", "rmse", "rmsle",
-    "ter", "wer",
-})  # fmt: skip
-"""Words of metrics where lower is better."""
-_HIGHER = frozenset({
-    "acc", "accuracy", "auc", "auroc", "bleu", "f1", "iou", "lossless", "ndcg", "neg", "negative", "precision", "r2",
-    "recall", "return", "reward", "rouge", "score", "scores", "survive", "survived", "win", "wins",
-})  # fmt: skip
-"""Words of metrics where higher is better, whatever else the name contains."""
+_TIMES, _LOWER, _HIGHER = (frozenset[str](load_table(__file__, "names")[name]) for name in ("times", "lower", "higher"))
 _WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 
 
@@ -97,7 +86,7 @@ def guess_direction(metric: str) -> Direction:
     ['lower', 'lower', 'higher', 'higher', 'higher']
     """
     words = _words(metric)
-    return Direction.LOWER if words & _LOWER and not words & _HIGHER else Direction.HIGHER
+    return Direction.LOWER if words & (_LOWER | _TIMES) and not words & _HIGHER else Direction.HIGHER
 
 
 def is_time(metric: str) -> bool:

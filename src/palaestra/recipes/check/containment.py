@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from palaestra.core.settings import short_repr
+from palaestra.core.tables import load_table
 from palaestra.recipes.check.submissions import ResearchPart, read_table
 from palaestra.research.tasks.task import read_files
 
@@ -30,14 +31,7 @@ _SHARE = 0.5
 """A file shows a secret if it contains this fraction of its distinctive lines."""
 _OWN = ("task.yaml", "task.toml", "instruction.md", "environment/")
 """Files of a task folder that agents may see."""
-_SURROUNDINGS = r"""
-printf 'environment variables\0'; env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\0' '\n'
-printf '\0processes\0'; cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' '
-printf '\0git history\0'
-find / '(' -path /proc -o -path /usr -o -path '/lib*' -o -path '*/site-packages' ')' -prune -o -name .git -print 2>/dev/null | while read -r folder; do
-  git --git-dir="$folder" cat-file --batch-all-objects --batch 2>/dev/null | head -c 4000000 | tr -d '\0'
-done
-"""
+_SURROUNDINGS = load_table(__file__, "attacks")["surroundings"]
 _SYSTEM = ("/proc", "/usr", "/lib*", "*/site-packages")
 """Folders that are not searched. The packages that a task names are."""
 _PURE = 0.98

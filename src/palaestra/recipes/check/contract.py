@@ -24,21 +24,14 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from palaestra.core.errors import PalaestraError
-from palaestra.core.records import Json
 from palaestra.core.registry import describe_error
 from palaestra.core.settings import short_repr
 from palaestra.core.spaces import UnicodeText
-from palaestra.envs.base import GymEnv
+from palaestra.envs.base import GymEnv, GymSpace
 from palaestra.envs.turn.base import TurnEnv
-from palaestra.recipes.check.play import ActionSource, Episode, freeze, play, take_step
-from palaestra.recipes.check.records import (
-    CheckFinding,
-    env_check,
-    report_fail,
-    report_pass,
-    report_skip,
-    report_warning,
-)
+from palaestra.envs.wrappers.slots import find_mismatch
+from palaestra.recipes.check.play import ActionSource, Episode, freeze, play, take_step, watch_global_random
+from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
 from palaestra.recipes.check.subjects import EnvPart
 
 _SEEDS = 6
@@ -46,16 +39,9 @@ _CYCLES = 4
 """Instances that are made and closed to find what stays open."""
 _END_STEPS, _END_SECONDS = 2000, 4.0
 """How long episodes are played to see one end."""
-_SPACES, _EPISODES = "runtime.observation_schema", "runtime.episode_determinism"
 
 
-@env_check(
-    "runtime.starts",
-    1,
-    "env",
-    "Make the constructor and `reset` work, or pass missing arguments: `--option NAME=VALUE`.",
-    is_gate=True,
-)
+@env_check("env", "runtime.starts")
 def check_start(part: EnvPart) -> CheckFinding:
     """The environment can be made and reset."""
     start = time.perf_counter()
@@ -70,10 +56,7 @@ def check_start(part: EnvPart) -> CheckFinding:
     return report_pass(f"made in {seconds:.2f} s", seconds=round(seconds, 3))
 
 
-@env_check(
-    "runtime.api", 1, "env", "Return (observation, info) from `reset(seed=, options=)` and five values from `step`, with plain types.",
-    is_gate=True,
-)  # fmt: skip
+@env_check("env", "runtime.api")
 def check_api(part: EnvPart) -> CheckFinding:
     """`reset` and `step` return what Gymnasium's API says."""
     with part.open() as env:
@@ -107,12 +90,12 @@ def check_api(part: EnvPart) -> CheckFinding:
     return report_pass("reset and step return what Gymnasium expects")
 
 
-@env_check(_SPACES, 1, "env", "Return observations that the declared space contains, with its type and shape.")
+@env_check("env", "runtime.observation_schema")
 def check_observations(part: EnvPart) -> CheckFinding:
     """Every observation is in the declared space, and stays as it was returned."""
     with part.open() as env:
         space = env.observation_space
-        if not _contains(space, sample := space.sample()):
+        if not space.contains(sample := space.sample()):
             return report_fail(f"the observation space does not contain its own sample {short_repr(sample)}")
         before = repr(space), repr(env.action_space)
         is_aliased = False
@@ -137,33 +120,23 @@ def check_observations(part: EnvPart) -> CheckFinding:
         if (after := (repr(env.observation_space), repr(env.action_space))) != before:
             return report_fail("the spaces change during an episode", f"{before} became {after}")
     if is_aliased:
-        return report_warning("an observation changes after it was returned: return a copy")
+        return report_warn("an observation changes after it was returned: return a copy")
     return report_pass(f"all observations are in {short_repr(space)}")
 
 
-def _contains(space: gymnasium.Space[Any], value: Any) -> bool:
-    return bool(space.contains(value))
-
-
-def _describe_stray(space: gymnasium.Space[Any], value: Any) -> str:
+def _describe_stray(space: GymSpace, value: Any) -> str:
     """Why a space does not contain a value; empty if it does."""
-    array = value if isinstance(value, np.ndarray) else None
-    if array is not None and array.dtype.kind == "f" and np.isnan(array).any():
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f" and np.isnan(value).any():
         return "it contains NaN"
-    if _contains(space, value):
+    if space.contains(value):
         return ""
-    if array is None and isinstance(space, spaces.Box):
+    if isinstance(space, spaces.Box) and not isinstance(value, np.ndarray):
         return f"{type(value).__name__} {short_repr(value)}; expected an array in {space}"
-    if array is not None and isinstance(space, spaces.Box):
-        if array.shape != space.shape:
-            return f"shape {array.shape}; expected {space.shape}"
-        if not np.can_cast(array.dtype, space.dtype):
-            return f"type {array.dtype}; expected {space.dtype}"
-        return f"values from {array.min()} to {array.max()}; expected {space}"
-    return f"{short_repr(value)}; expected one of {short_repr(space)}"
+    what, expected = find_mismatch(space, value) or (short_repr(value), short_repr(space))
+    return f"{what}; expected {expected}"
 
 
-@env_check("runtime.reward_well_formed", 1, "env", "Return finite rewards inside the declared range.")
+@env_check("env", "runtime.reward_well_formed")
 def check_rewards(part: EnvPart) -> CheckFinding:
     """Rewards are finite and in the declared range."""
     low, high = -np.inf, np.inf
@@ -183,10 +156,7 @@ def check_rewards(part: EnvPart) -> CheckFinding:
     return report_pass(f"{len(rewards)} rewards from {min(rewards):g} to {max(rewards):g}", count=len(rewards))
 
 
-@env_check(
-    "runtime.seed_control", 1, "env",
-    "Call `super().reset(seed=seed)` and draw only from `self.np_random`, which it seeds if a seed is given.",
-)  # fmt: skip
+@env_check("env", "runtime.seed_control")
 def check_seeds(part: EnvPart) -> CheckFinding:
     """A seed fixes the episode, seeds differ, and a reset without one continues."""
     seeds = [part.seed + offset for offset in range(_SEEDS)]
@@ -250,10 +220,7 @@ def _read_own_generators(env: GymEnv) -> dict[str, str]:
     return states
 
 
-@env_check(
-    _EPISODES, 1, "env", "Keep clocks, process ids, hashes of texts and unseeded generators out of `reset` and `step`.",
-    after=("runtime.seed_control",),
-)  # fmt: skip
+@env_check("env", "runtime.episode_determinism")
 def check_determinism(part: EnvPart) -> CheckFinding:
     """The same seed and actions give the same steps, in this instance, a new one, and after other episodes."""
     note = ""
@@ -275,40 +242,24 @@ def check_determinism(part: EnvPart) -> CheckFinding:
                 text = f"the episode after that of seed {seed} differs in a new instance"
                 return report_fail(text, difference, seed=seed)
     if note:
-        return report_warning("equal episodes differ in info", note)
+        return report_warn("equal episodes differ in info", note)
     return report_pass("equal seeds and actions give equal episodes")
 
 
-@env_check(
-    "runtime.global_random", 1, "env",
-    "Draw from `self.np_random`; never call `random.*`, `numpy.random.*` or `torch.manual_seed`.",
-)  # fmt: skip
+@env_check("env", "runtime.global_random")
 def check_global_random(part: EnvPart) -> CheckFinding:
     """The global random generators are neither used nor seeded."""
-    random.seed(987_654_321)  # No seed of an episode.
-    np.random.seed(987_654_321)  # noqa: NPY002
-    before = _read_generators()
-    with part.open() as env:
-        for offset in range(2):
-            play(env, part.seed + offset, part.steps)
-    after = _read_generators()
-    changed = [name for name in before if before[name] != after[name]]
+    with watch_global_random(987_654_321) as list_used:  # No seed of an episode.
+        with part.open() as env:
+            for offset in range(2):
+                play(env, part.seed + offset, part.steps)
+        changed = list_used()
     if changed:
         return report_fail(f"the environment draws from or seeds the global generator of {' and '.join(changed)}")
     return report_pass("the global generators are untouched")
 
 
-def _read_generators() -> Json:
-    states: Json = {"random": random.getstate(), "numpy": freeze(np.random.get_state())}  # noqa: NPY002
-    if "torch" in sys.modules:
-        states["torch"] = sys.modules["torch"].get_rng_state().numpy().tobytes()
-    return states
-
-
-@env_check(
-    "runtime.episode_isolation", 1, "env", "Keep state in the instance, not in the class, the module or a file.",
-    after=(_EPISODES,),
-)  # fmt: skip
+@env_check("env", "runtime.episode_isolation")
 def check_isolation(part: EnvPart) -> CheckFinding:
     """Two instances do not influence each other."""
     seeds = part.seed, part.seed + 1
@@ -341,10 +292,7 @@ def check_isolation(part: EnvPart) -> CheckFinding:
     return report_pass("instances are independent")
 
 
-@env_check(
-    "runtime.vector_agreement", 1, "env", "Let the vector environment play by the rules of the single one.",
-    after=(_SPACES, _EPISODES), seconds=3.0,
-)  # fmt: skip
+@env_check("env", "runtime.vector_agreement")
 def check_vector(part: EnvPart) -> CheckFinding:
     """Vector and single environments agree."""
     with part.open() as env:
@@ -392,7 +340,7 @@ def _compare_native(part: EnvPart) -> CheckFinding:
             if not isinstance(wanted[1], spaces.Discrete | spaces.Box):
                 return report_pass("slots start the same episodes")
             if wanted != given:
-                return report_warning("the native vector environment has other spaces", f"{wanted} and {given}")
+                return report_warn("the native vector environment has other spaces", f"{wanted} and {given}")
             single = [(len(e.transitions), e.total) for e in (play(env, part.seed + n, 200) for n in range(24))]
         vector.reset(seed=part.seed)
         vector.action_space.seed(part.seed)
@@ -433,9 +381,7 @@ def _compare_samples(first: list[float], second: list[float]) -> float:
     return (hits + 1) / 20_001
 
 
-@env_check(
-    "runtime.resources_released", 1, "env", "Close files, threads and processes in `close`, and let it be called twice.",
-)  # fmt: skip
+@env_check("env", "runtime.resources_released")
 def check_close(part: EnvPart) -> CheckFinding:
     """`close` releases processes, threads and files."""
     errors: list[str] = []
@@ -451,11 +397,11 @@ def check_close(part: EnvPart) -> CheckFinding:
 
     growing, leftovers = measure_leftovers(make_and_close, _CYCLES)
     if errors:
-        return report_warning(f"a second close raises {errors[0]}")
+        return report_warn(f"a second close raises {errors[0]}")
     if growing:
         return report_fail(f"each instance leaves {growing[0].partition(':')[0]} behind after close", growing[0])
     if leftovers:
-        return report_warning("close leaves files in the temporary folder", ", ".join(leftovers[:5]))
+        return report_warn("close leaves files in the temporary folder", ", ".join(leftovers[:5]))
     return report_pass("nothing stays open after close")
 
 
@@ -491,10 +437,7 @@ def _count_resources() -> dict[str, int]:
     return counts
 
 
-@env_check(
-    "runtime.terminates", 1, "env", "End episodes: return `terminated`, or register a `max_episode_steps`.",
-    seconds=5.0,
-)  # fmt: skip
+@env_check("env", "runtime.terminates")
 def check_end(part: EnvPart) -> CheckFinding:
     """Episodes end, and a limit of steps is a truncation."""
     lengths: list[tuple[int, bool, bool]] = []
@@ -519,19 +462,19 @@ def check_end(part: EnvPart) -> CheckFinding:
         limited = env.spec is not None and env.spec.max_episode_steps
         own = getattr(env.unwrapped, "max_steps", None) or getattr(env.unwrapped, "max_episode_steps", None)
     if isinstance(own, int) and longest > own > 1:
-        return report_warning(f"an episode goes on after {longest} steps, although its limit is {own}", longest=longest)
+        return report_warn(f"an episode goes on after {longest} steps, although its limit is {own}", longest=longest)
     if not lengths:
         text = f"no episode ended within {longest} random steps"
         if limited:
             return report_pass(f"{text}; a limit is registered")
         if longest < _END_STEPS // 4:
             return report_skip(f"{text}; more took too long")
-        return report_warning(f"{text}, and no limit of steps is registered")
+        return report_warn(f"{text}, and no limit of steps is registered")
     same = Counter(length for length, _, _ in lengths).most_common(1)[0]
     is_constant = len(lengths) >= 4 and same[1] == len(lengths) and same[0] > 1 and same[0] in limits
     if is_constant and all(terminated and not truncated for _, terminated, truncated in lengths):
         text = f"every episode ends after its limit of {same[0]} steps as `terminated`; a limit is `truncated`"
-        return report_warning(text, count=len(lengths))
+        return report_warn(text, count=len(lengths))
     return report_pass(
         f"{len(lengths)} episodes ended after {min(lengths)[0]} to {max(lengths)[0]} steps", count=len(lengths)
     )
@@ -543,7 +486,7 @@ def _is_limit(name: str) -> bool:
     )
 
 
-@env_check("runtime.rejects_bad_actions", 1, "env", "Raise for an action that is not in the action space.")
+@env_check("env", "runtime.rejects_bad_actions")
 def check_bad_action(part: EnvPart) -> CheckFinding:
     """An action outside the space raises, and the environment can be reset afterwards."""
     with part.open() as env:
@@ -573,13 +516,10 @@ def check_bad_action(part: EnvPart) -> CheckFinding:
             )
     if rejected:
         return report_pass(f"a wrong action raises {rejected.split(':')[0]}")
-    return report_warning(f"step accepts {action!r}, which is not in {short_repr(space)}")
+    return report_warn(f"step accepts {action!r}, which is not in {short_repr(space)}")
 
 
-@env_check(
-    "runtime.render", 1, "env", "Return a text for `ansi` and an array of bytes for `rgb_array`, and change nothing.",
-    after=(_EPISODES,),
-)  # fmt: skip
+@env_check("env", "runtime.render")
 def check_render(part: EnvPart) -> CheckFinding:
     """Rendering returns what its mode says, and does not change the episode."""
     with part.open() as env:
@@ -595,7 +535,7 @@ def check_render(part: EnvPart) -> CheckFinding:
             env = part.remake(render_mode=mode)
         except (TypeError, ImportError, gymnasium.error.Error, PalaestraError) as error:
             if isinstance(error, TypeError) and is_own:
-                return report_warning(
+                return report_warn(
                     f"it declares the render mode {mode} and cannot be made with it: {describe_error(error)}"
                 )
             return report_skip(f"it cannot be made with the render mode {mode}: {describe_error(error)}")
@@ -619,11 +559,7 @@ def check_render(part: EnvPart) -> CheckFinding:
     return report_pass(f"render works in mode {' and '.join(modes)}")
 
 
-@env_check(
-    "semantic.replayability", 1, "env",
-    "Remove what differs between processes: hashes of texts, the order of sets, time zones, ids.", after=(_EPISODES,),
-    seconds=6.0,
-)  # fmt: skip
+@env_check("env", "semantic.replayability")
 def check_replay(part: EnvPart) -> CheckFinding:
     """A stored episode gives the same rewards in another process."""
     if not part.env_id:

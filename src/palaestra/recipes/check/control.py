@@ -10,14 +10,7 @@ from gymnasium import spaces
 
 from palaestra.envs.base import GymEnv
 from palaestra.recipes.check.play import ActionSource
-from palaestra.recipes.check.records import (
-    CheckFinding,
-    env_check,
-    report_fail,
-    report_pass,
-    report_skip,
-    report_warning,
-)
+from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
 from palaestra.recipes.check.subjects import EnvPart
 
 _EPISODES, _STEPS = 8, 300
@@ -66,10 +59,7 @@ def play_policy(env: GymEnv, seed: int, policy: Policy, steps: int = _STEPS) -> 
     return total, success
 
 
-@env_check(
-    "statistical.adversarial_floor", 3, "env", "Reward what only a policy that reads the observation can do.",
-    after=("runtime.reward_well_formed",), seconds=8.0,
-)  # fmt: skip
+@env_check("env", "statistical.adversarial_floor")
 def check_blind_policies(part: EnvPart) -> CheckFinding:
     """Policies that ignore the observation stay below the reward of a solution."""
     if part.takes_text:
@@ -92,12 +82,7 @@ def check_blind_policies(part: EnvPart) -> CheckFinding:
     return report_pass(f"the best of {len(means)} blind policies is {best} with {means[best]:.3g}", threshold=threshold)
 
 
-@env_check(
-    "runtime.action_bounds",
-    3,
-    "env",
-    "Clip actions to the action space before they are rewarded.",
-)
+@env_check("env", "runtime.action_bounds")
 def check_action_bounds(part: EnvPart) -> CheckFinding:
     """An action outside the bounds is not worth more than one inside."""
     with part.open() as env:
@@ -112,7 +97,7 @@ def check_action_bounds(part: EnvPart) -> CheckFinding:
             )
             gains += outside > inside + 1e-6 * max(1.0, abs(inside))
     if gains == _EPISODES:
-        return report_warning("an action of ten times the bound is rewarded more than one inside", count=_EPISODES)
+        return report_warn("an action of ten times the bound is rewarded more than one inside", count=_EPISODES)
     return report_pass("actions outside the bounds are not worth more")
 
 
@@ -124,9 +109,7 @@ def _step_once(env: GymEnv, seed: int, action: Any) -> float:
         return -np.inf
 
 
-@env_check(
-    "semantic.reward_agrees_with_success", 3, "env", "Let success raise the reward: look for an inverted sign.", seconds=5.0,
-)  # fmt: skip
+@env_check("env", "semantic.reward_agrees_with_success")
 def check_success(part: EnvPart) -> CheckFinding:
     """Successful episodes are not rewarded less than others."""
     if part.takes_text:

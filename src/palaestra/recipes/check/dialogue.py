@@ -7,19 +7,9 @@ from collections import defaultdict
 
 from palaestra.core.settings import short_repr
 from palaestra.envs.turn.base import TurnEnv
-from palaestra.recipes.check.answers import (
-    Answers,
-    EnvAnswers,
-)
+from palaestra.recipes.check.answers import Answers, EnvAnswers
 from palaestra.recipes.check.problems import find_role_fault
-from palaestra.recipes.check.records import (
-    CheckFinding,
-    env_check,
-    report_fail,
-    report_pass,
-    report_skip,
-    report_warning,
-)
+from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
 from palaestra.recipes.check.scorer import limit, list_solved, spread
 
 _LIVE = re.compile(
@@ -27,13 +17,7 @@ _LIVE = re.compile(
 )
 
 
-@env_check(
-    "semantic.live_reward",
-    3,
-    "answers",
-    "Show the agent no reward that it gets only at the end.",
-    seconds=4.0,
-)
+@env_check("answers", "semantic.live_reward")
 def check_live_reward(answers: Answers) -> CheckFinding:
     """The reward of the end is not visible during an episode"""
     if not isinstance(answers, EnvAnswers):
@@ -62,7 +46,7 @@ def check_live_reward(answers: Answers) -> CheckFinding:
     text = f"replies before the end contain '{word}' with the values {', '.join(sorted(values)[:6])}"
     if word == "reward" or _matches_end(answers, values):
         return report_fail(text, "the agent sees how its last answer is rewarded, and can search for the best one")
-    return report_warning(text, "a game may show its points")
+    return report_warn(text, "a game may show its points")
 
 
 def _matches_end(answers: EnvAnswers, values: set[str]) -> bool:
@@ -75,12 +59,7 @@ def _matches_end(answers: EnvAnswers, values: set[str]) -> bool:
     )
 
 
-@env_check(
-    "runtime.reply_roles",
-    3,
-    "answers",
-    "Reply as `user` or, to a call, as `tool`; never as `assistant` or `system`.",
-)
+@env_check("answers", "runtime.reply_roles")
 def check_roles(answers: Answers) -> CheckFinding:
     """The environment speaks as the user or a tool"""
     if not isinstance(answers, EnvAnswers):
@@ -106,7 +85,7 @@ def check_roles(answers: Answers) -> CheckFinding:
                     if message.role == "tool" and sent == "hello":
                         doubts.append(where)
     if doubts:
-        return report_warning("a message of a tool answers a text without a call", doubts[0])
+        return report_warn("a message of a tool answers a text without a call", doubts[0])
     return report_pass(f"{messages_seen} replies have valid roles", messages=messages_seen)
 
 
@@ -120,12 +99,7 @@ _AGREES = re.compile(
 )
 
 
-@env_check(
-    "semantic.early_end",
-    3,
-    "answers",
-    "Let the simulated user end the conversation only once its goal is reached.",
-)
+@env_check("answers", "semantic.early_end")
 def check_early_end(answers: Answers) -> CheckFinding:
     """A polite question does not end the conversation"""
     if not isinstance(answers, EnvAnswers) or not isinstance(answers.env.unwrapped, TurnEnv):
@@ -148,15 +122,13 @@ def check_early_end(answers: Answers) -> CheckFinding:
                     )
                 doubts.append(where)
     if doubts:
-        return report_warning(
+        return report_warn(
             "a neutral message ends the episode, although the right conversation has more turns", doubts[0]
         )
     return report_pass(f"neutral messages do not end {len(long)} conversations", conversations=len(long))
 
 
-@env_check(
-    "semantic.reward_direction", 3, "answers", "Reward the right action: look for a sign, a swapped argument or a swapped player.", seconds=6.0,
-)  # fmt: skip
+@env_check("answers", "semantic.reward_direction")
 def check_direction(answers: Answers) -> CheckFinding:
     """The right answer gets more than other answers"""
     if not isinstance(answers, EnvAnswers) or not answers.solved:
@@ -178,6 +150,6 @@ def check_direction(answers: Answers) -> CheckFinding:
             )
     if total and better > total / 2:
         explicit = any(case.oracle for case, _, _ in answers.solved)
-        finding = report_fail if explicit else report_warning
+        finding = report_fail if explicit else report_warn
         return finding(f"in {better} of {total} episodes another answer gets more than the right one", shown)
     return report_pass(f"right answers get the most in {total - better} of {total} episodes", episodes=total)

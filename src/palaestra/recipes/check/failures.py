@@ -18,14 +18,8 @@ from typing import Any, NoReturn
 
 from palaestra.core.settings import short_repr
 from palaestra.recipes.check.answers import Answers, EnvAnswers, TaskAnswers, TextReward
-from palaestra.recipes.check.records import (
-    CheckFinding,
-    env_check,
-    report_fail,
-    report_pass,
-    report_warning,
-)
-from palaestra.recipes.check.scorer import DETERMINISM, ScoringOverdueError, interrupt, list_solved, spread
+from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_warn
+from palaestra.recipes.check.scorer import ScoringOverdueError, interrupt, list_solved, spread
 
 _PATIENCE = 15.0
 """Seconds after which a score with an injected failure is given up."""
@@ -73,10 +67,7 @@ INJECTIONS: tuple[tuple[str, Sequence[tuple[Any, str]], Callable[[], BaseExcepti
 """Name, the functions that raise, the error. The time-out of a process is missing: the answer may be to blame."""
 
 
-@env_check(
-    "runtime.failure_is_no_score", 2, "answers", "Return a `Failure`, or let the exception pass, where the scorer itself fails.",
-    after=(DETERMINISM,), seconds=10.0,
-)  # fmt: skip
+@env_check("answers", "runtime.failure_is_no_score")
 def check_failures(answers: Answers) -> CheckFinding:
     """A failure of the scorer never becomes a score"""
     lowered, hits = dict[str, None](), set[str]()
@@ -109,7 +100,7 @@ def check_failures(answers: Answers) -> CheckFinding:
         return report_fail("a failure becomes a score", *lowered)
     swallowed = _find_swallowing(answers)
     if swallowed:
-        return report_warning("a failure may become a score", *swallowed[:3])
+        return report_warn("a failure may become a score", *swallowed[:3])
     names = ", ".join(sorted(hits))
     return report_pass(
         f"injected failures ({names}) never become scores" if names else "it uses nothing that can be made to fail"

@@ -19,22 +19,8 @@ from typing import Any
 
 from palaestra.core.settings import short_repr
 from palaestra.envs.base import GymEnv
-from palaestra.recipes.check.answers import (
-    Answers,
-    Case,
-    EnvAnswers,
-    TaskAnswers,
-    read_messages,
-    send,
-)
-from palaestra.recipes.check.records import (
-    CheckFinding,
-    env_check,
-    report_fail,
-    report_pass,
-    report_skip,
-    report_warning,
-)
+from palaestra.recipes.check.answers import Answers, Case, EnvAnswers, TaskAnswers, read_messages, send
+from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
 from palaestra.recipes.check.scorer import limit, list_solved
 
 _TELLING = r"(?:answer|solution|reference|expected|target|label|gold|ground[ _-]?truth|secret|key|correct|result|hint)"
@@ -98,10 +84,7 @@ def _is_copying(prompt: str) -> bool:
     )
 
 
-@env_check(
-    "semantic.no_solution_leakage", 3, "answers", "Keep the reference, its metadata and comments out of the prompt.",
-    seconds=6.0,
-)  # fmt: skip
+@env_check("answers", "semantic.no_solution_leakage")
 def check_leaks(answers: Answers) -> CheckFinding:
     """The prompt does not tell the answer"""
     cases = {case.key: case for case in answers.cases if case.messages}
@@ -118,11 +101,11 @@ def check_leaks(answers: Answers) -> CheckFinding:
     for name, count in leaks.most_common(1):
         key = next((k for k in texts if name in _find_places(texts[k], secrets[k])), next(iter(texts)))
         evidence = f"case {key}: the answer {short_repr(secrets[key])} in {short_repr(texts[key][-200:])}"
-        finding = report_warning if copying else report_fail
+        finding = report_warn if copying else report_fail
         return finding(f"the prompt tells the answer {name}, in {count} of {len(texts)} cases", evidence, cases=count)
     long = [key for key in texts if len(secrets[key]) >= 60 and secrets[key].strip() in texts[key]]
     if len(long) >= max(2, 0.3 * len(texts)):
-        return report_warning(
+        return report_warn(
             f"{len(long)} of {len(texts)} prompts contain the whole reference, of at least 60 characters", long[0]
         )
     return report_pass(f"{len(texts)} prompts do not tell the answer", cases=len(texts))
@@ -144,9 +127,7 @@ def _get_secrets(answers: Answers) -> dict[str, str]:
     return secrets
 
 
-@env_check(
-    "runtime.oracle_containment", 3, "answers", "Keep the answer out of info, tools, state, files and environment variables.", seconds=8.0,
-)  # fmt: skip
+@env_check("answers", "runtime.oracle_containment")
 def check_containment(answers: Answers) -> CheckFinding:
     """The answer is not in reach before the end"""
     if not isinstance(answers, EnvAnswers):

@@ -6,24 +6,21 @@ one might.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
-
 import numpy as np
 
 from palaestra.core.records import Json
 from palaestra.core.statistics import compute_paired_gain, mean_interval
 from palaestra.recipes.check.records import (
     CheckFinding,
+    InapplicableError,
     env_check,
     report_fail,
     report_pass,
     report_skip,
-    report_warning,
+    report_warn,
 )
-from palaestra.recipes.check.trials import Trial, TrialEpisode, TrialError, TrialResult
+from palaestra.recipes.check.trials import Trial, TrialEpisode, TrialResult
 
-_ADVICE = "no policy gradient: give partial credit, easier problems first, or a model that solves some"
 _ENOUGH = 0.95
 """The fraction of the oracle's reward, or of successes, above which there is nothing left to learn."""
 _LIKE_SUCCESS = 0.75
@@ -31,34 +28,17 @@ _LIKE_SUCCESS = 0.75
 _MAX_EQUAL = 0.9
 """The fraction of groups with equal rewards above which GRPO learns from next to nothing."""
 _MIN_PAIRS = 8
-Judge = Callable[[Trial], CheckFinding]
-
-
-def learning_check(check_id: str, remedy: str, seconds: float, after: Sequence[str] = ()) -> Callable[[Judge], Judge]:
-    """Register a check of a trial. It is skipped where our learner cannot be run."""
-
-    def register(function: Judge) -> Judge:
-        @wraps(function)
-        def check_trial(trial: Trial) -> CheckFinding:
-            try:
-                return function(trial)
-            except TrialError as error:
-                return report_skip(str(error))
-
-        return env_check(check_id, 4, "trial", remedy, after=after, seconds=seconds)(check_trial)
-
-    return register
 
 
 def _list_rewards(trial: Trial) -> list[np.ndarray]:
     """The rewards of each group of the reference policy that has at least two."""
     groups = [np.array([episode.reward for episode in group]) for group in trial.groups if len(group) > 1]
     if not groups:
-        raise TrialError("the reference policy has no rewarded episodes")
+        raise InapplicableError("the reference policy has no rewarded episodes")
     return groups
 
 
-@learning_check("statistical.variance_bound", f"Without differences in a group there is {_ADVICE}.", seconds=15.0)
+@env_check("trial", "statistical.variance_bound")
 def check_variance(trial: Trial) -> CheckFinding:
     """The reward of a reference policy varies within and between groups"""
     groups = _list_rewards(trial)
@@ -72,19 +52,19 @@ def check_variance(trial: Trial) -> CheckFinding:
     if np.ptp(rewards) < 1e-9:
         text = f"all {len(rewards)} episodes get the reward {rewards[0]:.4g}"
         is_full = trial.ceiling is not None and 0 < trial.ceiling <= rewards[0] + 1e-9
-        return (report_fail if is_full else report_warning)(
+        return (report_fail if is_full else report_warn)(
             f"{text}{', as right answers do' if is_full else ''}", *evidence, **numbers
         )
     if equal == len(groups):
         text = f"in all {len(groups)} groups the same seed gets the same reward, whatever is done"
-        return (report_fail if trial.kind == "control" else report_warning)(text, *evidence, **numbers)
+        return (report_fail if trial.kind == "control" else report_warn)(text, *evidence, **numbers)
     text = f"{equal} of {len(groups)} groups have equal rewards; the standard deviation within groups is {within:.3g}"
     if trial.kind == "text" and equal > _MAX_EQUAL * len(groups):
-        return report_warning(text, *evidence, **numbers)
+        return report_warn(text, *evidence, **numbers)
     return report_pass(text, **numbers)
 
 
-@learning_check("statistical.reward_reachability", f"Without a single reward there is {_ADVICE}.", seconds=1.0)
+@env_check("trial", "statistical.reward_reachability")
 def check_reachability(trial: Trial) -> CheckFinding:
     """A reference policy gets a reward at times"""
     groups, ceiling = _list_rewards(trial), trial.ceiling
@@ -94,26 +74,22 @@ def check_reachability(trial: Trial) -> CheckFinding:
     text = (
         f"{reached} of {len(groups)} prompts get half of the oracle's reward in up to {max(map(len, groups))} attempts"
     )
-    return (report_pass if reached else report_warning)(
+    return (report_pass if reached else report_warn)(
         text, reached=int(reached), groups=len(groups), oracle_reward=ceiling
     )
 
 
-@learning_check("statistical.headroom", "Make it harder, or use a smaller reference model.", seconds=1.0)
+@env_check("trial", "statistical.headroom")
 def check_headroom(trial: Trial) -> CheckFinding:
     """A reference policy gets less than the right answers"""
     mean, ceiling = float(np.concatenate(_list_rewards(trial)).mean()), trial.ceiling
     if ceiling is None or ceiling <= 0:
         return report_skip("no right answers are known")
     text = f"the reference policy gets {mean:.3g}, right answers {ceiling:.3g}"
-    return (report_pass if mean < _ENOUGH * ceiling else report_warning)(text, mean=mean, oracle_reward=ceiling)
+    return (report_pass if mean < _ENOUGH * ceiling else report_warn)(text, mean=mean, oracle_reward=ceiling)
 
 
-@learning_check(
-    "statistical.training_signal",
-    "Look for a reward that does not depend on the actions, an observation without what is needed, or noise; then train longer.",
-    seconds=75.0,
-)
+@env_check("trial", "statistical.training_signal")
 def check_learning(trial: Trial) -> CheckFinding:
     """A short run of our own learner raises the reward"""
     result = trial.lesson or trial.result
@@ -128,10 +104,10 @@ def check_learning(trial: Trial) -> CheckFinding:
         if lead.low > 0:
             return report_pass(f"{text}; the best blind policy, {name}, gets {np.mean(returns):.4g}", **numbers)
         summary = f"{text}, but not above {name}, which ignores the observation and gets {np.mean(returns):.4g}"
-        return report_warning(summary, f"difference: {lead.value:.4g} [{lead.low:.4g}, {lead.high:.4g}]", **numbers)
+        return report_warn(summary, f"difference: {lead.value:.4g} [{lead.low:.4g}, {lead.high:.4g}]", **numbers)
     if trial.ceiling and before >= _ENOUGH * trial.ceiling and after >= _ENOUGH * trial.ceiling:
         return report_skip(f"the untrained model already gets {before:.3g} of {trial.ceiling:.3g}")
-    return report_warning(text, "this says nothing about longer runs or other learners", **numbers)
+    return report_warn(text, "this says nothing about longer runs or other learners", **numbers)
 
 
 def _describe(result: TrialResult) -> str:
@@ -144,10 +120,7 @@ def _describe(result: TrialResult) -> str:
     )
 
 
-@learning_check(
-    "statistical.gameability_gap", "Reward the success itself, or bound what is paid for anything else.", seconds=5.0,
-    after=("statistical.training_signal",),
-)  # fmt: skip
+@env_check("trial", "statistical.gameability_gap")
 def check_gameability(trial: Trial) -> CheckFinding:
     """A policy that is trained on the reward succeeds more often"""
     result = trial.result
@@ -179,7 +152,7 @@ def check_gameability(trial: Trial) -> CheckFinding:
         evidence.append(f"{len(successes)} successful episodes get {worth:.4g} on average")
     pays = worth if worth is not None else _LIKE_SUCCESS * trial.ceiling if trial.ceiling else np.inf
     is_gamed = gain.high < 0 or (gain.points <= 0 and bool(gamed) and np.mean([e.reward for e in gamed]) >= pays)
-    return (report_fail if is_gamed else report_warning)(text, *evidence, **numbers)
+    return (report_fail if is_gamed else report_warn)(text, *evidence, **numbers)
 
 
 def _shorten(episode: TrialEpisode) -> TrialEpisode:

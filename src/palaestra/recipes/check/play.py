@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import random
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from palaestra.core.foreign import GlobalRandom
 from palaestra.core.settings import short_repr
 from palaestra.core.spaces import UnicodeText
 from palaestra.envs.base import GymEnv
@@ -112,6 +116,30 @@ class Episode:
 
 def _contrast(first: Value, second: Value) -> str:
     return f"{short_repr(thaw(first))} and {short_repr(thaw(second))}"
+
+
+@contextmanager
+def watch_global_random(seed: int) -> Iterator[Callable[[], list[str]]]:
+    """Seed the global generators of `random`, NumPy and, if it is loaded, torch, and restore their states afterwards.
+
+    The value returns the names of those that were used or seeded inside.
+    """
+    torch = sys.modules.get("torch")
+
+    def read() -> dict[str, Value]:
+        states = {"random": random.getstate(), "numpy": freeze(np.random.get_state())}  # noqa: NPY002
+        return states | ({"torch": torch.get_rng_state().numpy().tobytes()} if torch else {})
+
+    former = torch.get_rng_state() if torch else None
+    with GlobalRandom(seed).active():
+        if torch:
+            torch.manual_seed(seed)
+        before = read()
+        try:
+            yield lambda: [name for name, state in read().items() if state != before[name]]
+        finally:
+            if torch:
+                torch.set_rng_state(former)
 
 
 def thaw(value: Value) -> Value:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-import random
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import get_args
 
 import numpy as np
 
@@ -19,6 +16,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.settings import short_repr
 from palaestra.recipes.check.answers import FORMS, TaskAnswers, pose
 from palaestra.recipes.check.elsewhere import call_elsewhere
+from palaestra.recipes.check.play import watch_global_random
 from palaestra.recipes.check.records import (
     CheckFinding,
     FaultError,
@@ -26,25 +24,18 @@ from palaestra.recipes.check.records import (
     report_fail,
     report_pass,
     report_skip,
-    report_warning,
+    report_warn,
 )
 from palaestra.recipes.check.subjects import Subject
 from palaestra.tasks.base import GenerativeTask, Task, get_hooks
 from palaestra.tasks.texts import digest_texts
 
-_IDS = "static.problem_ids"
 _TOLERATED = 0.01
 """Fraction of problems of published data that may be contradictory, or be in two splits, with a warning."""
 _ROLES = get_args(Role)
 
 
-@env_check(
-    "runtime.task_api",
-    1,
-    "problems",
-    "Implement `skills`, `problems` and `score` as `palaestra.tasks.base.Task` describes them.",
-    is_gate=True,
-)
+@env_check("problems", "runtime.task_api")
 def check_task(answers: TaskAnswers) -> CheckFinding:
     """The task returns skills and problems of the right types"""
     task = answers.task
@@ -83,10 +74,7 @@ def _list_all(answers: TaskAnswers) -> list[Problem]:
     return [problem for problems in answers.samples.values() for problem in problems]
 
 
-@env_check(
-    "runtime.observation_schema", 1, "problems",
-    "Begin with an optional system message, let users and assistants take turns, and end with the user.",
-)  # fmt: skip
+@env_check("problems", "runtime.observation_schema")
 def check_messages(answers: TaskAnswers) -> CheckFinding:
     """A model can continue the messages of every problem"""
     faults = Counter[str]()
@@ -123,10 +111,7 @@ def find_role_fault(messages: Sequence[Message]) -> str:
     return ""
 
 
-@env_check(
-    "runtime.task_declaration_accuracy", 1, "problems",
-    "Return `per_skill` problems of each requested skill and of no other, or raise `TooFewProblemsError`.",
-)  # fmt: skip
+@env_check("problems", "runtime.task_declaration_accuracy")
 def check_declarations(answers: TaskAnswers) -> CheckFinding:
     """Every skill has the requested number of problems"""
     task, seed = answers.task, answers.subject.seed
@@ -152,16 +137,11 @@ def check_declarations(answers: TaskAnswers) -> CheckFinding:
             return report_fail(f"2 problems of {skill!r} were requested; got {len(drawn)}", f"{available[skill]} exist")
     without = [skill for skill in known if not any(skill == problem.skill for problem in _list_all(answers))]
     if without:
-        return report_warning(f"{len(without)} of {len(known)} skills have no problems", ", ".join(without[:10]))
+        return report_warn(f"{len(without)} of {len(known)} skills have no problems", ", ".join(without[:10]))
     return report_pass(f"{len(known)} skills have problems", skills=len(known))
 
 
-@env_check(
-    _IDS,
-    1,
-    "problems",
-    "Make the id from all that tells a problem apart, for example the hash of its messages.",
-)
+@env_check("problems", "static.problem_ids")
 def check_ids(answers: TaskAnswers) -> CheckFinding:
     """No two problems share an id"""
     repeated, colliding = list[str](), list[str]()
@@ -198,13 +178,7 @@ def _describe(problem: Problem) -> str:
     return f"{short_repr(problem.messages[-1].text)} -> {short_repr(problem.reference)}"
 
 
-@env_check(
-    "semantic.consistent_references",
-    1,
-    "problems",
-    "Remove the question, or accept all its answers.",
-    after=(_IDS,),
-)
+@env_check("problems", "semantic.consistent_references")
 def check_references(answers: TaskAnswers) -> CheckFinding:
     """The same question does not have two different answers"""
     groups: dict[tuple[str, str], list[Problem]] = defaultdict(list)
@@ -220,11 +194,11 @@ def check_references(answers: TaskAnswers) -> CheckFinding:
             if not _accepts(answers, first, second.reference) or not _accepts(answers, second, first.reference):
                 contradictions.append(f"{_describe(first)}, but {short_repr(second.reference)} in {second.id}")
     if contradictions:
-        finding = report_fail if len(contradictions) > _TOLERATED * len(problems) else report_warning
+        finding = report_fail if len(contradictions) > _TOLERATED * len(problems) else report_warn
         summary = f"{len(contradictions)} questions have contradicting references"
         return finding(summary, *contradictions[:3], questions=len(contradictions))
     if duplicates > 0.02 * len(problems):
-        return report_warning(
+        return report_warn(
             f"{duplicates} of {len(problems)} problems repeat the question of another", duplicates=duplicates
         )
     return report_pass(f"{len(groups)} questions have one answer each", duplicates=duplicates)
@@ -240,9 +214,7 @@ def _accepts(answers: TaskAnswers, problem: Problem, reference: str) -> bool:
     return any(isinstance(outcome, Score) and outcome.value >= 1.0 for outcome in outcomes)
 
 
-@env_check(
-    "semantic.split_overlap", 1, "problems", "Choose the split of a problem by its content, for example with `get_split`."
-)  # fmt: skip
+@env_check("problems", "semantic.split_overlap")
 def check_splits(answers: TaskAnswers) -> CheckFinding:
     """No problem is in two splits"""
     keys = {split: {_get_key(p): p for p in problems} for split, problems in answers.samples.items() if problems}
@@ -260,38 +232,11 @@ def check_splits(answers: TaskAnswers) -> CheckFinding:
     if not shared:
         return report_pass("the splits have no question in common", problems=len(_list_all(answers)))
     evidence = [f"{first} and {second}: {_describe(problem)}" for first, second, problem in shared[:3]]
-    finding = report_fail if len(shared) > _TOLERATED * len(_list_all(answers)) else report_warning
+    finding = report_fail if len(shared) > _TOLERATED * len(_list_all(answers)) else report_warn
     return finding(f"{len(shared)} questions are in two splits", *evidence, shared=len(shared))
 
 
-@contextmanager
-def _global_seed(seed: int) -> Iterator[Callable[[], list[str]]]:
-    """Seed the global generators. The value names those that were used. Their states are restored."""
-    torch = sys.modules.get("torch")
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch else None  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    if torch:
-        torch.manual_seed(seed)
-
-    def read() -> tuple[Any, ...]:
-        state = np.random.get_state(legacy=False)  # noqa: NPY002
-        return random.getstate(), str(state), torch.get_rng_state().tolist() if torch else None
-
-    before = read()
-    try:
-        yield lambda: [n for n, a, b in zip(("random", "numpy.random", "torch"), before, read(), strict=True) if a != b]
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        if torch and states[2] is not None:
-            torch.set_rng_state(states[2])
-
-
-@env_check(
-    "runtime.seed_control", 1, "problems",
-    "Derive every random choice from the argument `seed`, for example with `palaestra.core.seeding.Seeds`.",
-)  # fmt: skip
+@env_check("problems", "runtime.seed_control")
 def check_seeds(answers: TaskAnswers) -> CheckFinding:
     """The same arguments give the same problems, in any process"""
     split = next(split for split, problems in answers.samples.items() if problems)
@@ -300,9 +245,9 @@ def check_seeds(answers: TaskAnswers) -> CheckFinding:
     def draw(task: Task, own: int = seed) -> list[tuple[str, str, str]]:
         return draw_keys(task, split, own, skills)
 
-    with _global_seed(1):
+    with watch_global_random(1):
         first = draw(answers.task)
-    with _global_seed(2) as list_used:
+    with watch_global_random(2) as list_used:
         draw(answers.task, seed + 1)
         second = draw(answers.task)
         used = list_used()
@@ -328,10 +273,7 @@ def draw_keys(task: Task, split: Split, seed: int, skills: Sequence[str]) -> lis
     return [(p.id, "\n".join(str(message.content) for message in p.messages), p.reference) for p in drawn]
 
 
-@env_check(
-    "runtime.episode_isolation", 1, "problems", "Keep state in the instance, and out of the problems that it returned.",
-    after=("runtime.seed_control",),
-)  # fmt: skip
+@env_check("problems", "runtime.episode_isolation")
 def check_isolation(answers: TaskAnswers) -> CheckFinding:
     """Scoring and other instances do not change the problems"""
     split = next(split for split, problems in answers.samples.items() if problems)
@@ -362,13 +304,7 @@ def _freeze(problem: Problem) -> str:
     return repr((problem.id, problem.messages, problem.reference, json.dumps(dict(problem.metadata), sort_keys=True)))
 
 
-@env_check(
-    "semantic.examples",
-    1,
-    "problems",
-    "Write examples of the train split whose responses the scorer accepts.",
-    after=(_IDS,),
-)
+@env_check("problems", "semantic.examples")
 def check_examples(answers: TaskAnswers) -> CheckFinding:
     """Training examples are right, and not of another split"""
     task = answers.task
@@ -403,12 +339,12 @@ def check_examples(answers: TaskAnswers) -> CheckFinding:
             f"{len(wrong)} of {total} examples have a response that the scorer rejects", *wrong[:3], wrong=len(wrong)
         )
     if shared:
-        finding = report_fail if len(shared) > _TOLERATED * total else report_warning
+        finding = report_fail if len(shared) > _TOLERATED * total else report_warn
         return finding(
             f"{len(shared)} of {total} examples are problems of a held-out split", *shared[:3], shared=len(shared)
         )
     if unscored:
-        return report_warning(
+        return report_warn(
             f"{len(unscored)} of {total} examples cannot be scored", *unscored[:3], unscored=len(unscored)
         )
     return (

@@ -8,17 +8,7 @@ from typing import Any
 
 from palaestra.core.errors import SettingsError, UnknownNameError
 from palaestra.core.records import Listener, ignore
-from palaestra.recipes.check import (  # noqa: F401  (they register checks)
-    contract,
-    control,
-    dialogue,
-    failures,
-    floors,
-    leaks,
-    problems,
-    research,
-    scorer,
-)
+from palaestra.recipes.check import contract, control, dialogue, failures, floors, leaks, problems, research, scorer  # noqa: F401  (they register checks)
 from palaestra.recipes.check.records import ENV_CHECKS, LEVELS, CheckStatus, EnvCheck, SubjectReport
 from palaestra.recipes.check.runner import list_applicable, run_checks
 from palaestra.recipes.check.subjects import Subject, make_subject

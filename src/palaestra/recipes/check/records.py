@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from palaestra.core.errors import PalaestraError
+from palaestra.core.records import Values
+from palaestra.core.tables import load_table
 from palaestra.core.text import clean
 from palaestra.runs.files import from_json
 
+T = TypeVar("T", bound=Callable[[Any], "CheckFinding"])
 SCHEMA_VERSION = "1"
 """Version of the JSON report, as in RFC 008."""
 DEFAULT_LEVEL = 3
@@ -74,7 +77,7 @@ def report_fail(summary: str, *evidence: str, seed: int | None = None, **measure
     return CheckFinding(CheckStatus.FAIL, summary, evidence, measured, seed)
 
 
-def report_warning(summary: str, *evidence: str, seed: int | None = None, **measured: Any) -> CheckFinding:
+def report_warn(summary: str, *evidence: str, seed: int | None = None, **measured: Any) -> CheckFinding:
     return CheckFinding(CheckStatus.WARN, summary, evidence, measured, seed)
 
 
@@ -82,12 +85,26 @@ def report_skip(summary: str) -> CheckFinding:
     return CheckFinding(CheckStatus.SKIP, summary)
 
 
-class FaultError(PalaestraError):
-    """Raised inside a check to end it as failed, for example by a helper that plays an episode."""
+class CheckEndedError(PalaestraError):
+    """Raised inside a check to end it with a finding, for example by a helper that plays an episode."""
+
+    def __init__(self, finding: CheckFinding) -> None:
+        super().__init__(finding.summary)
+        self.finding = finding
+
+
+class FaultError(CheckEndedError):
+    """Ends a check as failed."""
 
     def __init__(self, summary: str, *evidence: str, seed: int | None = None) -> None:
-        super().__init__(summary)
-        self.finding = report_fail(summary, *evidence, seed=seed)
+        super().__init__(report_fail(summary, *evidence, seed=seed))
+
+
+class InapplicableError(CheckEndedError):
+    """Ends a check as skipped: it does not apply to the subject."""
+
+    def __init__(self, summary: str) -> None:
+        super().__init__(report_skip(summary))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +121,12 @@ class EnvCheck:
     """
 
     check_id: str
-    level: int
     part: Part
     title: str
-    remedy: str
     function: Callable[[Any], CheckFinding]
-    after: tuple[str, ...] = ()
+    level: int
+    remedy: str
+    after: Sequence[str] = ()
     seconds: float = 2.0
     is_gate: bool = False
     evaluations: int = 0
@@ -119,23 +136,16 @@ ENV_CHECKS: list[EnvCheck] = []
 """Every check, in the order in which they run."""
 
 
-def env_check(
-    check_id: str,
-    level: int,
-    part: Part,
-    remedy: str,
-    *,
-    after: Sequence[str] = (),
-    seconds: float = 2.0,
-    is_gate: bool = False,
-    evaluations: int = 0,
-) -> Callable[[Callable[[Any], CheckFinding]], Callable[[Any], CheckFinding]]:
-    """Register a check. The first line of the function's docstring is its title."""
+_ROWS: Mapping[Part, Mapping[str, Values]] = load_table(__file__, "checks")
+"""The fields of each check, by part and id."""
 
-    def register(function: Callable[[Any], CheckFinding]) -> Callable[[Any], CheckFinding]:
+
+def env_check(part: Part, check_id: str) -> Callable[[T], T]:
+    """Register a check of `checks.yaml`. The first line of the function's docstring is its title."""
+
+    def register(function: T) -> T:
         title = (function.__doc__ or check_id).strip().splitlines()[0].rstrip(".")
-        check = EnvCheck(check_id, level, part, title, remedy, function, tuple(after), seconds, is_gate, evaluations)
-        ENV_CHECKS.append(check)
+        ENV_CHECKS.append(EnvCheck(check_id, part, title, function, **_ROWS[part][check_id]))
         return function
 
     return register

@@ -17,6 +17,7 @@ import numpy as np
 from palaestra.core.errors import PalaestraError, SandboxError
 from palaestra.core.records import Failure, Json
 from palaestra.core.settings import short_repr
+from palaestra.core.tables import load_table
 from palaestra.recipes.check.containment import (
     find_secrets,
     find_telling_data,
@@ -28,14 +29,7 @@ from palaestra.recipes.check.containment import (
 from palaestra.recipes.check.contract import measure_leftovers
 from palaestra.recipes.check.elsewhere import call_elsewhere
 from palaestra.recipes.check.failures import INJECTIONS, break_functions, find_constant_handlers
-from palaestra.recipes.check.records import (
-    CheckFinding,
-    env_check,
-    report_fail,
-    report_pass,
-    report_skip,
-    report_warning,
-)
+from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
 from palaestra.recipes.check.scorer import limit
 from palaestra.recipes.check.subjects import make_subject
 from palaestra.recipes.check.submissions import (
@@ -52,36 +46,22 @@ from palaestra.recipes.check.submissions import (
 )
 from palaestra.research.judge.evaluation import make_judge, sandbox_for
 from palaestra.research.tasks.data import generate_data
-from palaestra.research.tasks.task import (
-    Grade,
-    InvalidSubmission,
-    JudgeResult,
-    TaskData,
-    load_task,
-    read_files,
-)
+from palaestra.research.tasks.task import Grade, InvalidSubmission, JudgeResult, TaskData, load_task, read_files
 from palaestra.research.workspace.workspace import submission_files
 
-_MANIFEST, _STARTS, _BASELINE = "static.manifest", "runtime.starts", "runtime.baseline_scored"
-_DETERMINISM, _ORACLE = "semantic.verifier_determinism", "semantic.oracle_max"
-_CONTAINED, _MARGIN = "runtime.host_containment", 0.25
+_MARGIN = 0.25
 """A submission without work fails the check with the reference's gain over the baseline, less this fraction of it."""
 _SECONDS = 25.0
 _SHORT = 0.5
 """The time limit under which an endless submission is judged."""
 _PACKAGED = re.compile(r"sklearn\.datasets import .*load_(?:iris|digits|wine|breast_cancer|diabetes|linnerud)\b")
 _ANSWERS = re.compile(r"answer|label|target|solution|expected|truth|right|gold", re.IGNORECASE)
-_HANGS = {
-    "never ends": "while True:\n    pass\n",
-    "takes all memory": "x = []\nwhile True:\n    x.append(' ' * 10**7)\n",
-    "forks without end": "import os\nwhile True:\n    os.fork()\n",
-}
 
 
 # Level 1: the contract
 
 
-@env_check(_MANIFEST, 1, "research", "Mend the task file as the evidence says.", is_gate=True)
+@env_check("research", "static.manifest")
 def check_manifest(part: ResearchPart) -> CheckFinding:
     """The task file is valid, and agrees with its folder and its text"""
     task, limits, starter = part.task, part.task.limits, part.task.starter_files()
@@ -92,13 +72,11 @@ def check_manifest(part: ResearchPart) -> CheckFinding:
     if limits.command_seconds > limits.seconds:
         doubts.append(f"a command may take {limits.command_seconds:g} s, an episode only {limits.seconds:g} s")
     if doubts:
-        return report_warning("the task file contradicts itself", *doubts)
+        return report_warn("the task file contradicts itself", *doubts)
     return report_pass(f"{task.metric.name}, {task.metric.direction} is better; {len(starter)} starter files")
 
 
-@env_check(
-    "static.dependency_pinning", 1, "research", "List every package that the task's files import under `dependencies`.",
-)  # fmt: skip
+@env_check("research", "static.dependency_pinning")
 def check_dependencies(part: ResearchPart) -> CheckFinding:
     """Every package that the task's files import is declared"""
     task = part.task
@@ -112,7 +90,7 @@ def check_dependencies(part: ResearchPart) -> CheckFinding:
         for package in sorted(_list_imports(content) - known)
     ]
     if doubts:
-        return report_warning("a package is imported and not declared: the task fails where it is missing", *doubts)
+        return report_warn("a package is imported and not declared: the task fails where it is missing", *doubts)
     return report_pass("all imported packages are declared")
 
 
@@ -124,10 +102,7 @@ def _list_imports(source: bytes) -> set[str]:
     return {word.partition(".")[0] for word in words}
 
 
-@env_check(
-    _STARTS, 1, "research", "Make the evaluator, the data and the workspace work on a fresh machine.",
-    seconds=5.0, is_gate=True,
-)  # fmt: skip
+@env_check("research", "runtime.starts")
 def check_workspace(part: ResearchPart) -> CheckFinding:
     """The judge is made, and two workspaces have the same files: those of the starter folder"""
     expected, states = part.task.starter_files(), []
@@ -148,11 +123,7 @@ def _compare_files(first: Files, second: Files) -> str:
     return ", ".join(sorted(name for name in {**first, **second} if first.get(name) != second.get(name))[:10])
 
 
-@env_check(
-    "static.task_distribution_pinning", 1, "research",
-    "Draw the data from the generator that `make` is given, in an order that does not depend on hashes, clocks or folders.",
-    seconds=15.0,
-)  # fmt: skip
+@env_check("research", "static.task_distribution_pinning")
 def check_data(part: ResearchPart) -> CheckFinding:
     """The data are the same when they are made again, in another process"""
     task, data = part.task, part.judge.data
@@ -162,7 +133,7 @@ def check_data(part: ResearchPart) -> CheckFinding:
         return report_fail("the hidden folder of the data is empty")
     with tempfile.TemporaryDirectory(prefix="palaestra-check-") as folder:
         if call_elsewhere(make_data, str(task.folder), folder, seconds=100.0) is None:
-            return report_warning("the data could not be made again within the time")
+            return report_warn("the data could not be made again within the time")
         for name, kept in (("public", data.public), ("hidden", data.hidden)):
             if different := _compare_files(read_files(kept), read_files(Path(folder) / name)):
                 return report_fail(f"the {name} data differ when they are made again", different, seed=part.seed)
@@ -182,10 +153,7 @@ def _use_random_numbers() -> None:
     np.random.seed(97)  # noqa: NPY002
 
 
-@env_check(
-    _BASELINE, 1, "research", "Make the baseline write a valid submission in a fresh workspace, in the time of one command.",
-    seconds=5.0, evaluations=2, is_gate=True,
-)  # fmt: skip
+@env_check("research", "runtime.baseline_scored")
 def check_baseline(part: ResearchPart) -> CheckFinding:
     """The baseline runs, and its submission is scored on both splits"""
     limit, measured = part.task.limits.command_seconds, part.baseline
@@ -196,10 +164,7 @@ def check_baseline(part: ResearchPart) -> CheckFinding:
     return report_pass(text, **scores, seconds=round(measured.seconds, 2))
 
 
-@env_check(
-    "runtime.resource_bounds", 1, "research", "Run the submission with `evaluation.program` or `evaluation.run`, which limit it.",
-    seconds=12.0,
-)  # fmt: skip
+@env_check("research", "runtime.resource_bounds")
 def check_limits(part: ResearchPart) -> CheckFinding:
     """A submission that never ends is ended, and has no score"""
     base, seconds = submission_files(part.baseline), Json()
@@ -207,7 +172,7 @@ def check_limits(part: ResearchPart) -> CheckFinding:
         return report_skip("no code of a submission runs while it is judged")
     shorter = {"evaluation_seconds": _SHORT, "memory": 400 << 20, "processes": 64}
     task = part.task.model_copy(update={"limits": part.task.limits.model_copy(update=shorter)})
-    for what, code in _HANGS.items():
+    for what, code in load_table(__file__, "attacks")["submissions"]["hangs"].items():
         start = time.monotonic()
         result = make_judge(task, part.sandbox).judge({**base, part.main: code.encode()}, "validation")
         seconds[what] = round(time.monotonic() - start, 1)
@@ -215,16 +180,13 @@ def check_limits(part: ResearchPart) -> CheckFinding:
         if isinstance(result, Grade) and part.task.metric.reward(result.score, part.baseline.validation.score) > worst:
             return report_fail(f"a submission that {what} gets the score {result.score:g}", code, **seconds)
         if isinstance(result, Failure):
-            return report_warning(
+            return report_warn(
                 f"a submission that {what} is a failure of the judge, and so has no reward", result.message
             )
     return report_pass(f"submissions without end are ended after {max(seconds.values()):.1f} s", **seconds)
 
 
-@env_check(
-    "runtime.resources_released", 1, "research", "Close what the evaluator opens, and delete its temporary files.",
-    seconds=4.0, evaluations=3,
-)  # fmt: skip
+@env_check("research", "runtime.resources_released")
 def check_leftovers(part: ResearchPart) -> CheckFinding:
     """Nothing stays of a closed workspace and of a judged submission"""
     files = submission_files(part.baseline)
@@ -240,14 +202,11 @@ def check_leftovers(part: ResearchPart) -> CheckFinding:
     if growing:
         return report_fail(f"each episode leaves {growing[0]} behind", *growing)
     if leftovers:
-        return report_warning("judging leaves files in the temporary folder", ", ".join(leftovers[:5]))
+        return report_warn("judging leaves files in the temporary folder", ", ".join(leftovers[:5]))
     return report_pass("nothing stays open")
 
 
-@env_check(
-    "runtime.episode_isolation", 1, "research", "Let the evaluator write nothing into the task's folder and its data.",
-    evaluations=1,
-)  # fmt: skip
+@env_check("research", "runtime.episode_isolation")
 def check_isolation(part: ResearchPart) -> CheckFinding:
     """A workspace shows nothing of an earlier episode"""
     mark = f"mark {token_hex(16)} of an earlier episode"
@@ -269,10 +228,7 @@ def check_isolation(part: ResearchPart) -> CheckFinding:
 # Level 2: the scorer
 
 
-@env_check(
-    _DETERMINISM, 2, "research", "Draw from `evaluation.generator()` only, or declare the metric's `spread`.",
-    seconds=20.0, evaluations=5,
-)  # fmt: skip
+@env_check("research", "semantic.verifier_determinism")
 def check_determinism(part: ResearchPart) -> CheckFinding:
     """The same submission always gets the same score, also in another process"""
     metric, solutions = part.task.metric, {"baseline": part.baseline}
@@ -304,14 +260,11 @@ def score_elsewhere(folder: str, files: Files) -> float | None:
     return _get_score(ResearchPart(make_subject(Path(folder))).score(files))
 
 
-@env_check(
-    _ORACLE, 2, "research", "Mend the reference, the evaluator or the metric's direction and scale.",
-    seconds=10.0, evaluations=2,
-)  # fmt: skip
+@env_check("research", "semantic.oracle_max")
 def check_reference(part: ResearchPart) -> CheckFinding:
     """The reference solution beats the baseline on both splits"""
     if not part.has_reference:
-        return report_warning("there is no reference solution: nothing shows that the task can be solved")
+        return report_warn("there is no reference solution: nothing shows that the task can be solved")
     metric, own, base = part.task.metric, part.reference, part.baseline
     pairs = {"validation": (own.validation.score, base.validation.score), "test": (own.test.score, base.test.score)}
     evidence = [f"{split}: reference {best:g}, baseline {least:g}" for split, (best, least) in pairs.items()]
@@ -323,16 +276,13 @@ def check_reference(part: ResearchPart) -> CheckFinding:
         )
     text = f"the reference is rewarded {gains[1]:.3g}, and made in {own.seconds:.1f} s"
     if not 0.05 <= gains[1] <= 20:
-        return report_warning(f"{text}: the metric's scale is far from it", *evidence, **numbers)
+        return report_warn(f"{text}: the metric's scale is far from it", *evidence, **numbers)
     if own.seconds > part.task.limits.command_seconds:
-        return report_warning(f"{text}: a command may take {part.task.limits.command_seconds:g} s", **numbers)
+        return report_warn(f"{text}: a command may take {part.task.limits.command_seconds:g} s", **numbers)
     return report_pass(text, **numbers)
 
 
-@env_check(
-    "semantic.equivalent_answers", 2, "research", "Read a submission as data: by id, and whatever its layout.",
-    after=(_DETERMINISM, _ORACLE), seconds=4.0, evaluations=6,
-)  # fmt: skip
+@env_check("research", "semantic.equivalent_answers")
 def check_equivalent(part: ResearchPart) -> CheckFinding:
     """Other forms of the same solution get the same score, or are rejected"""
     best, count = part.best.test.score, 0
@@ -349,11 +299,7 @@ def check_equivalent(part: ResearchPart) -> CheckFinding:
     )
 
 
-@env_check(
-    "runtime.hostile_answers", 2, "research",
-    "Raise `SubmissionError` for what is malformed: missing rows, other ids, wrong types, NaN and infinite numbers.",
-    after=(_ORACLE,), seconds=10.0, evaluations=25,
-)  # fmt: skip
+@env_check("research", "runtime.hostile_answers")
 def check_malformed(part: ResearchPart) -> CheckFinding:
     """Malformed submissions have no score, or the floor"""
     if part.takes_workspace:
@@ -374,14 +320,11 @@ def check_malformed(part: ResearchPart) -> CheckFinding:
     if scored:
         return report_fail("a malformed submission gets a score", *scored[:8], count=len(scored))
     if doubts:
-        return report_warning("a malformed submission is not rejected", *doubts[:8], count=len(doubts))
+        return report_warn("a malformed submission is not rejected", *doubts[:8], count=len(doubts))
     return report_pass(f"{count} malformed submissions are rejected or at the floor", submissions=count)
 
 
-@env_check(
-    "runtime.failure_is_no_score", 2, "research", "Let exceptions pass that are not the submission's: no score hides them.",
-    after=(_ORACLE, _DETERMINISM), seconds=5.0, evaluations=6,
-)  # fmt: skip
+@env_check("research", "runtime.failure_is_no_score")
 def check_failures(part: ResearchPart) -> CheckFinding:
     """A failure of the evaluator is never a score"""
     files, best, lowered, hits = submission_files(part.best), part.best.test.score, list[str](), list[str]()
@@ -403,17 +346,14 @@ def check_failures(part: ResearchPart) -> CheckFinding:
     if lowered:
         return report_fail("a failure becomes a score", *lowered)
     if handlers := find_constant_handlers(part.evaluator, part.task.evaluator):
-        return report_warning("a failure may become a score", *handlers)
+        return report_warn("a failure may become a score", *handlers)
     return report_pass(f"injected failures ({', '.join(sorted(set(hits))) or 'none is reached'}) never become scores")
 
 
 # Level 3: leaks and floors
 
 
-@env_check(
-    _CONTAINED, 3, "research", "Read submissions as data: no import, pickle, eval or YAML objects outside a sandbox.",
-    seconds=3.0, evaluations=6,
-)  # fmt: skip
+@env_check("research", "runtime.host_containment")
 def check_containment(part: ResearchPart) -> CheckFinding:
     """No code of a submission runs outside a sandbox"""
     count = 0
@@ -427,10 +367,7 @@ def check_containment(part: ResearchPart) -> CheckFinding:
     return report_pass(f"{count} submissions with code ran nowhere else", submissions=count)
 
 
-@env_check(
-    "runtime.oracle_containment", 3, "research", "Move the file out of the starter folder and the public data, also out of git's history.",
-    seconds=8.0,
-)  # fmt: skip
+@env_check("research", "runtime.oracle_containment")
 def check_workspace_secrets(part: ResearchPart) -> CheckFinding:
     """A workspace shows nothing of the evaluator, the reference and the hidden data"""
     task, secrets = part.task, list_secrets(part)
@@ -448,11 +385,7 @@ def check_workspace_secrets(part: ResearchPart) -> CheckFinding:
     return report_pass(f"{len(visible)} places show none of {len(secrets)} secret files", places=len(visible))
 
 
-@env_check(
-    "semantic.judging_containment", 3, "research",
-    "Send a submission its inputs only, with `Program.call`; keep labels and tests outside its sandbox.",
-    seconds=1.0, evaluations=2,
-)  # fmt: skip
+@env_check("research", "semantic.judging_containment")
 def check_judging_secrets(part: ResearchPart) -> CheckFinding:
     """The sandbox in which a submission is judged shows nothing of the hidden data and the reference"""
     files, count = submission_files(part.baseline), 0
@@ -470,10 +403,7 @@ def check_judging_secrets(part: ResearchPart) -> CheckFinding:
     return report_pass(f"{count} programs see none of what decides their score", programs=count)
 
 
-@env_check(
-    "semantic.no_solution_leakage", 3, "research", "Drop the column, shuffle the rows, or shorten the message that tells the answers.",
-    seconds=3.0, evaluations=3,
-)  # fmt: skip
+@env_check("research", "semantic.no_solution_leakage")
 def check_leakage(part: ResearchPart) -> CheckFinding:
     """Public data, texts and messages do not tell the answers"""
     task, hidden = part.task, part.judge.data.hidden
@@ -506,20 +436,13 @@ def _list_words(text: bytes) -> set[str]:
     return set(re.findall(r"[\w.+-]*\w", text.decode("utf-8", "replace")))
 
 
-@env_check(
-    "semantic.floor_gap", 3, "research", "Score an answer without content as the floor; make the metric balance its classes.",
-    after=(_ORACLE, _DETERMINISM), seconds=2.0, evaluations=15,
-)  # fmt: skip
+@env_check("research", "semantic.floor_gap")
 def check_floor(part: ResearchPart) -> CheckFinding:
     """Submissions without work get less than the reference"""
     return _judge_variants(part, list_idle(part), "a submission without work", 0.5)
 
 
-@env_check(
-    "semantic.canary_floor", 3, "research",
-    "Compute the score outside the reach of the submission: no exit code, output or file of its sandbox is a score.",
-    after=(_ORACLE, _DETERMINISM, _CONTAINED), seconds=5.0, evaluations=25,
-)  # fmt: skip
+@env_check("research", "semantic.canary_floor")
 def check_cheats(part: ResearchPart) -> CheckFinding:
     """Forged scores, early exits and patched judges get no more than the baseline"""
     return _judge_variants(part, _list_attacks(part), "a submission that cheats", 0.1)
@@ -558,7 +481,7 @@ def _judge_variants(part: ResearchPart, variants: Variants, what: str, doubtful:
     if best >= 1 - _MARGIN:
         return report_fail(text, *evidence, seed=part.seed, **numbers)
     if best > doubtful:
-        return report_warning(text, *evidence, seed=part.seed, **numbers)
+        return report_warn(text, *evidence, seed=part.seed, **numbers)
     if not count:
         return report_skip("no such submission can be written for it")
     return report_pass(f"{count} submissions get at most {best:.0%} of the reference's gain", **numbers)

@@ -23,11 +23,11 @@ from palaestra.core.registry import describe_error
 from palaestra.recipes.check.answers import Answers, make_answers
 from palaestra.recipes.check.records import (
     CHECK_END,
+    CheckEndedError,
     CheckFinding,
     CheckRecord,
     CheckStatus,
     EnvCheck,
-    FaultError,
     report_fail,
     report_skip,
     to_record,
@@ -69,11 +69,9 @@ class SubjectParts:
         """The part that a check examines; `None` if the subject has none."""
         if part in ("answers", "trial"):
             return getattr(self, part)
-        return {
-            "env": self.subject.env,
-            "problems": self.subject.task and self.answers,
-            "research": self.research,
-        }[part]
+        return {"env": self.subject.env, "problems": self.subject.task and self.answers, "research": self.research}[
+            part
+        ]
 
 
 def list_applicable(subject: Subject, checks: Sequence[EnvCheck]) -> list[EnvCheck]:
@@ -225,7 +223,7 @@ def run_check(check: EnvCheck, parts: SubjectParts) -> CheckFinding:
         if part is None:
             return report_skip("its actions are not texts")
         return check.function(part)
-    except FaultError as error:
+    except CheckEndedError as error:
         return error.finding
     except PalaestraError as error:
         return report_fail(str(error))

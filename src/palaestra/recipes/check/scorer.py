@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import re
 import signal
 import threading
@@ -13,23 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn, TypeVar
 
-import numpy as np
-
+from palaestra.core.foreign import GlobalRandom
 from palaestra.core.records import Completion, Json, Score
 from palaestra.core.settings import short_repr
 from palaestra.recipes.check.answers import Answers, Case, EnvAnswers, TaskAnswers, TextReward
 from palaestra.recipes.check.elsewhere import call_elsewhere
-from palaestra.recipes.check.records import (
-    CheckFinding,
-    env_check,
-    report_fail,
-    report_pass,
-    report_skip,
-    report_warning,
-)
+from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
 from palaestra.tasks.base import Task
 
-DETERMINISM = "semantic.verifier_determinism"
 _SECONDS = 6.0
 """How long a check scores answers. It examines at least `_MIN_CASES` cases."""
 _MIN_CASES = 3
@@ -121,13 +111,7 @@ def put_answer(answers: Answers, case: Case, texts: Sequence[str], new: str) -> 
 # Repeatable
 
 
-@env_check(
-    DETERMINISM,
-    2,
-    "answers",
-    "Remove random choices, clocks, hashes of texts and state from the scorer.",
-    seconds=10.0,
-)
+@env_check("answers", "semantic.verifier_determinism")
 def check_determinism(answers: Answers) -> CheckFinding:
     """The same answer always gets the same score"""
     cases = spread(answers.cases, 8)
@@ -145,8 +129,8 @@ def check_determinism(answers: Answers) -> CheckFinding:
     orders: list[tuple[str, list[Any], Any]] = [
         ("in another order", first[::-1], nullcontext()),
         ("scored again and again", [entry for entry in first[:10] for _ in range(4)], nullcontext()),
-        ("on another day", first, _shift_clock(86_400 * 3 + 12_345.678)),
-        ("with other random numbers", first, _other_randomness()),
+        ("on another day", first, _shift_clock(_choose_shift())),
+        ("with other random numbers", first, GlobalRandom(20_260).active()),
     ]
     for name, entries, context in orders:
         if time.perf_counter() - start > 4 * _SECONDS:
@@ -184,6 +168,12 @@ def _get_seed(case: Case) -> int | None:
     return case.source if isinstance(case.source, int) else None
 
 
+def _choose_shift() -> float:
+    """Seconds to the third day from now, at another hour, but not across a further midnight."""
+    hours = 12_345.678
+    return 86_400 * 3 + (hours if time.time() % 86_400 < 43_200 else -hours)
+
+
 @contextmanager
 def _shift_clock(seconds: float) -> Iterator[None]:
     real = time.time
@@ -194,22 +184,10 @@ def _shift_clock(seconds: float) -> Iterator[None]:
         time.time = real
 
 
-@contextmanager
-def _other_randomness() -> Iterator[None]:
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(20_260)
-    np.random.seed(20_260)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-
-
 # Values and hostile answers
 
 
-@env_check("runtime.reward_well_formed", 2, "problems", "Return a `Score` from 0 to 1, or a `Failure`.")
+@env_check("problems", "runtime.reward_well_formed")
 def check_scores(answers: TaskAnswers) -> CheckFinding:
     """Scores are finite numbers from 0 to 1"""
     count, values = 0, set[float]()
@@ -228,7 +206,7 @@ def check_scores(answers: TaskAnswers) -> CheckFinding:
                     )
                 values.add(reward.value)
     if not values:
-        return report_warning(
+        return report_warn(
             f"all of {count} answers have failures instead of scores", answers.score(answers.cases[0], "1").failure
         )
     return report_pass(f"{count} scores are from 0 to 1", answers=count, values=len(values))
@@ -251,9 +229,7 @@ _ENDLESS = ("power", "factorial", "power of LaTeX")
 _NOT_NUMBERS = ("nan", "inf", "minus infinity", "overflow")
 
 
-@env_check(
-    "runtime.hostile_answers", 2, "answers", "Treat what cannot be read as a wrong answer, and limit the time of evaluations.", seconds=12.0,
-)  # fmt: skip
+@env_check("answers", "runtime.hostile_answers")
 def check_hostile(answers: Answers) -> CheckFinding:
     """No answer breaks the scorer or keeps it busy"""
     cases = spread(answers.cases, 3)
@@ -300,14 +276,14 @@ def check_hostile(answers: Answers) -> CheckFinding:
         )
     repeated = answers.score(cases[0], "hello")
     if isinstance(answers, EnvAnswers) and (repeated.error or repeated.failure):
-        report = report_fail if repeated.error else report_warning
+        report = report_fail if repeated.error else report_warn
         return report(
             "a wrong answer that is repeated until the end has no reward",
             f"case {cases[0].key}: {repeated.error or repeated.failure}",
             seed=_get_seed(cases[0]),
         )
     if failures and not answers.score(cases[0], ["hello"]).failure:
-        return report_warning(
+        return report_warn(
             f"{len(failures)} of {count} answers have a failure instead of a score", *failures[:3], answers=count
         )
     return report_pass(f"{count - len(failures)} hostile answers have scores", answers=count)
@@ -347,10 +323,7 @@ def _is_rewarded(answers: Answers, cases: Sequence[Case], text: str) -> bool:
 # Right answers
 
 
-@env_check(
-    "semantic.oracle_max", 2, "answers", "Mend the scorer or the references, or pass `oracle=` with the right answers.",
-    after=(DETERMINISM,), seconds=10.0,
-)  # fmt: skip
+@env_check("answers", "semantic.oracle_max")
 def check_oracle(answers: Answers) -> CheckFinding:
     """The right answer gets the best reward"""
     solved = list(limit(answers.solved, 3))
@@ -379,7 +352,7 @@ def check_oracle(answers: Answers) -> CheckFinding:
     summary = f"{len(low)} of {len(solved)} right answers do not get the best reward"
     is_known = isinstance(answers, TaskAnswers) or explicit or len(low) < 0.4 * len(solved)
     if not is_known or (not explicit and all(_is_pattern(entry[0].reference) for entry in low)):
-        return report_warning(
+        return report_warn(
             f"{summary}, if the references are answers; pass oracle= with the right ones", *evidence, **numbers
         )
     return report_fail(summary, *evidence, seed=_get_seed(low[0][0]), **numbers)
@@ -408,10 +381,7 @@ def _is_pattern(reference: str) -> bool:
     return False
 
 
-@env_check(
-    "semantic.equivalent_answers", 2, "answers", "Strip spaces and compare values, not texts, where the form does not matter.",
-    after=(DETERMINISM, "semantic.oracle_max"), seconds=8.0,
-)  # fmt: skip
+@env_check("answers", "semantic.equivalent_answers")
 def check_equivalents(answers: Answers) -> CheckFinding:
     """A right answer stays right in another form"""
     solved = list_solved(answers)
@@ -474,10 +444,7 @@ def _list_equivalents(
             yield name, is_needed, variant
 
 
-@env_check(
-    "semantic.mutated_oracle", 2, "answers", "Compare the whole answer with the reference, not a part of it.",
-    after=(DETERMINISM,), seconds=10.0,
-)  # fmt: skip
+@env_check("answers", "semantic.mutated_oracle")
 def check_mutants(answers: Answers) -> CheckFinding:
     """A wrong answer that resembles the right one is rejected"""
     solved = list_solved(answers)
@@ -513,7 +480,7 @@ def check_mutants(answers: Answers) -> CheckFinding:
         )
     shown = hard or faults or doubts
     names = ", ".join(f"{name} ({len(accepted[name, wrong])} of {counts[name, wrong]})" for name, wrong in shown)
-    finding = report_fail if hard else report_warning
+    finding = report_fail if hard else report_warn
     return finding(f"wrong answers get the reward of right ones: {names}", *(accepted[key][0] for key in shown[:4]))
 
 

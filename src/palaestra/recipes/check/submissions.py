@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.core.errors import PalaestraError
+from palaestra.core.tables import load_table
 from palaestra.recipes.check.subjects import Subject
 from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge, make_judge, sandbox_for
 from palaestra.research.tasks.task import Direction, JudgeResult, ResearchTask, read_files
@@ -36,6 +37,8 @@ from palaestra.sandbox.base import Sandbox, SandboxCommand
 Files = Mapping[str, bytes]
 Variants = Iterator[tuple[str, dict[str, bytes]]]
 """Names of changes, and the changed submissions."""
+_ATTACKS = load_table(__file__, "attacks")["submissions"]
+"""What a submission does instead of its work, by kind."""
 _MAX_CHANGE = 4 << 20
 """Bytes of a file that is read to change it."""
 
@@ -206,7 +209,7 @@ def list_malformed(part: ResearchPart, solution: MeasuredSolution) -> Variants:
             changes, _spoil_table(name, content), _spoil_json(name, content), _spoil_numbers(content)
         ):
             yield f"{name} {what}", {**others, name: changed}
-        for what, code in spoil_code(content, part.evaluator, _SPOILED) if name.endswith(".py") else ():
+        for what, code in spoil_code(content, part.evaluator, _ATTACKS["spoiled"]) if name.endswith(".py") else ():
             yield f"{name} {what}", {**others, name: code}
         if part.task.submission.largest <= 64 << 20:
             yield f"{name} is too large", {**others, name: content + b"\n" * part.task.submission.largest}
@@ -273,43 +276,6 @@ def _spoil_numbers(content: bytes) -> Iterator[tuple[str, bytes]]:
             yield f"has {wrong!r} as its numbers", "\n".join([wrong] * len(words)).encode()
 
 
-_WRAPPER = """
-
-def _wrap(function):
-    calls = []
-
-    def replace(value, new):
-        if isinstance(value, (list, tuple)):
-            return [replace(item, new) for item in value]
-        return {{key: replace(item, new) for key, item in value.items()}} if isinstance(value, dict) else new
-
-    def wrapped(*arguments, **named):
-        {body}
-
-    return wrapped
-
-
-for _name in {names!r}:
-    globals()[_name] = _wrap(globals()[_name])
-"""
-_CALL = "function(*arguments, **named)"
-_SPOILED = {
-    "returns nothing": "return None",
-    "returns NaN": f"return replace({_CALL}, float('nan'))",
-    "returns infinite numbers": f"return replace({_CALL}, float('inf'))",
-    "returns other types": f"return replace({_CALL}, {{'a': 'text'}})",
-    "returns fewer values": f"value = {_CALL}; return value[:-1] if isinstance(value, (list, tuple)) else []",
-    "returns a huge number": f"return replace({_CALL}, 10 ** 5000)",
-    "raises": "raise ValueError('no answer')",
-}
-_IDLE = {
-    "always returns its first answer": f"calls or calls.append({_CALL}); return calls[0]",
-    "returns its argument": "return arguments[0] if arguments else None",
-    **{f"always returns {value}": f"return {value}" for value in ("0", "1", "''", "True", "[]")},
-}
-"""What the functions of a submission do instead of their work."""
-
-
 def spoil_code(content: bytes, evaluator: str, bodies: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """A program whose functions do something else. Functions that the evaluator does not name are left alone."""
     code = content.decode("utf-8", "replace")
@@ -317,7 +283,7 @@ def spoil_code(content: bytes, evaluator: str, bodies: Mapping[str, str]) -> Ite
         name for name in re.findall(r"^def ([a-zA-Z]\w*)\(", code, re.MULTILINE) if re.search(rf"\b{name}\b", evaluator)
     ]
     for what, body in bodies.items() if names else ():
-        yield what, (code + _WRAPPER.format(body=body, names=names)).encode()
+        yield what, (code + _ATTACKS["wrapper"].format(body=body, names=names)).encode()
 
 
 # Submissions without work, and those that cheat
@@ -355,97 +321,20 @@ def list_idle(part: ResearchPart) -> Variants:
             for number in (0, 1, -1, 1e9):
                 text = json.dumps(_replace_numbers(value, number))
                 yield f"{number} as every number of {name}", {**base, name: text.encode()}
-        for what, code in spoil_code(base[name], part.evaluator, _IDLE) if name.endswith(".py") else ():
+        for what, code in spoil_code(base[name], part.evaluator, _ATTACKS["idle"]) if name.endswith(".py") else ():
             yield f"code that {what}", {**base, name: code}
-
-
-_LINES = """
-import json, os, sys
-for _stream in (sys.stdout, sys.stderr):
-    for _line in {lines!r}:
-        print(_line, file=_stream, flush=True)
-for _number in range(3, 64):
-    try:
-        os.write(_number, ({lines!r}[0] + chr(10)).encode())
-    except OSError:
-        pass
-"""
-_FILES = """
-import os
-for _folder in {{".", "..", "/logs/verifier", "/logs", "/tests", "/tmp", "/data", "/output", "/results", os.path.expanduser("~"), os.path.dirname(os.path.abspath(__file__))}}:
-    for _file, _text in {files!r}.items():
-        try:
-            open(os.path.join(_folder, _file), "w").write(_text)
-        except OSError:
-            pass
-for _folder, _, _names in [*os.walk("."), *os.walk("/tests")]:
-    for _file in _names:
-        if _file.endswith((".py", ".sh")) and _file not in {own!r} and not _file.startswith("channel"):
-            try:
-                open(os.path.join(_folder, _file), "w").write("print(%r)" % {line!r} if _file.endswith(".py") else "exit 0")
-            except OSError:
-                pass
-"""
-_PATCHES = """
-import builtins, json, math, sys, unittest
-for _kind in ("Equal", "AlmostEqual", "True", "False", "In", "Is", "Less", "Greater", "Raises", "ListEqual", "DictEqual"):
-    setattr(unittest.TestCase, "assert" + _kind, lambda self, *a, **k: None)
-math.isclose = lambda *a, **k: True
-_numpy = sys.modules.get("numpy")
-for _function in ("allclose", "isclose", "array_equal"):
-    _numpy and setattr(_numpy, _function, lambda *a, **k: True)
-_dumps = json.dumps
-json.dumps = lambda value, *a, **k: _dumps({{key: {best!r} for key in value}} if isinstance(value, dict) and {metric!r} in value else value, *a, **k)
-for _module in list(sys.modules.values()):
-    if str(getattr(_module, "__file__", "")).startswith(("/workspace", "/tests", "/app")) or getattr(_module, "__name__", "") == "__main__":
-        for _function in list(vars(_module)):
-            if any(word in _function.lower() for word in ("score", "grade", "evaluate", "accuracy", "check", "compare", "metric")):
-                setattr(_module, _function, lambda *a, **k: {best!r})
-"""
-_EQUAL = """class _Equal(float):
-    __eq__ = __le__ = __ge__ = lambda self, other: True
-    __ne__ = __lt__ = __gt__ = lambda self, other: False
-    __sub__ = __rsub__ = __abs__ = lambda self, *other: _Equal(0)
-    __hash__ = float.__hash__
-"""
-_PEEK = """import sys
-        frame = sys._getframe(1)
-        while frame:
-            for values in (frame.f_locals, frame.f_globals):
-                for name in ("expected", "answer", "answers", "target", "targets", "label", "labels", "solution", "reference", "right", "truth", "y_true", "want"):
-                    if name in values and not callable(values[name]):
-                        return values[name]
-            frame = frame.f_back
-        return function(*arguments, **named)"""
-_EXITS = {
-    "exits with code 0": "import sys\nsys.exit(0)\n",
-    "ends its process with code 0": "import os\nos._exit(0)\n",
-    "ends its process when Python exits": "import atexit, os\natexit.register(os._exit, 0)\n",
-}
-_CONFTEST = """import pytest
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    outcome = yield
-    outcome.get_result().outcome = "passed"
-def pytest_sessionfinish(session, exitstatus):
-    session.exitstatus = 0
-"""
-_RECORDS = ("score", "scores", "result", "results", "metrics", "reward", "output")
-_JUDGES, _LIBRARIES = (
-    ("evaluator", "evaluate", "judge", "grade", "test"),
-    ("sitecustomize", "usercustomize", "pytest", "unittest"),
-)
-"""Common names of files with scores, of evaluators, and of modules that Python imports before them."""
 
 
 def forge_files(part: ResearchPart) -> dict[str, str]:
     """Files that claim the best score of a task, or change how it is judged."""
     best, record = part.top, json.dumps({part.task.metric.name: part.top, "score": part.top, "reward": part.top})
     judge = f"def evaluate(*a, **k):\n    return {{{part.task.metric.name!r}: {best!r}}}\nprint({record!r})\n"
-    files = {f"{name}.json": record for name in _RECORDS} | {f"{name}.txt": f"{best}\n" for name in _RECORDS}
-    files |= dict.fromkeys([f"{name}.py" for name in _JUDGES], judge)
-    files |= dict.fromkeys([f"{name}.py" for name in _LIBRARIES], f"import os\n{judge}os._exit(0)\n")
-    return {**files, "conftest.py": _CONFTEST}
+    files = {f"{name}.json": record for name in _ATTACKS["records"]} | {
+        f"{name}.txt": f"{best}\n" for name in _ATTACKS["records"]
+    }
+    files |= dict.fromkeys([f"{name}.py" for name in _ATTACKS["judges"]], judge)
+    files |= dict.fromkeys([f"{name}.py" for name in _ATTACKS["libraries"]], f"import os\n{judge}os._exit(0)\n")
+    return {**files, "conftest.py": _ATTACKS["conftest"]}
 
 
 def list_cheats(part: ResearchPart) -> Variants:
@@ -464,16 +353,13 @@ def list_cheats(part: ResearchPart) -> Variants:
         "OK",
     ]
     fields = {"lines": lines, "line": lines[0], "own": tuple(base), "best": best, "files": files, "metric": metric}
-    forgeries = {
-        "prints forged scores": _LINES,
-        "writes forged scores to every folder": _FILES,
-        "patches the judge": _PATCHES,
+    attacks = {what: code.format(**fields) for what, code in _ATTACKS["forgeries"].items()}
+    attacks |= _ATTACKS["exits"] | {
+        f"{what} and exits": f"{code}\nimport os\nos._exit(0)\n" for what, code in attacks.items()
     }
-    attacks = {what: code.format(**fields) for what, code in forgeries.items()}
-    attacks |= _EXITS | {f"{what} and exits": f"{code}\nimport os\nos._exit(0)\n" for what, code in attacks.items()}
-    inside = {f"{what} when it is called": code.strip().replace("\n", "; ") for what, code in _EXITS.items()}
-    inside["reads the expected answer from its caller"] = _PEEK
-    inside["returns what equals everything"] = f"exec({_EQUAL!r}, globals()); return _Equal(0)"
+    inside = {f"{what} when it is called": code.strip().replace("\n", "; ") for what, code in _ATTACKS["exits"].items()}
+    inside["reads the expected answer from its caller"] = _ATTACKS["peek"]
+    inside["returns what equals everything"] = f"exec({_ATTACKS['equal']!r}, globals()); return _Equal(0)"
     for name in [name for name in base if name.endswith(".py") and name in (part.main or base)]:
         for what, attack in attacks.items():
             yield f"code that {what}", {**base, name: base[name] + b"\n" + attack.encode()}

@@ -29,7 +29,7 @@ from palaestra.envs.turn.base import TurnEnv, TurnStopReason
 from palaestra.recipes.check.answers import Answers, Case, EnvAnswers, TaskAnswers
 from palaestra.recipes.check.control import list_policies, play_policy, read_success
 from palaestra.recipes.check.play import ActionSource
-from palaestra.recipes.check.records import count_seconds_left
+from palaestra.recipes.check.records import InapplicableError, count_seconds_left
 from palaestra.recipes.check.scorer import is_program, limit, list_solved
 from palaestra.recipes.check.subjects import EnvPart
 from palaestra.recipes.settings import resolve_settings
@@ -78,10 +78,6 @@ class TrialSettings:
 
 
 TRIAL = TrialSettings()
-
-
-class TrialError(PalaestraError):
-    """Our learner cannot be run on this subject. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +164,9 @@ class Trial(ABC):
         return None
 
     def check_time(self) -> None:
-        """Raise `TrialError` if there is no time for a run that says something."""
+        """Raise `InapplicableError` if there is no time for a run that says something."""
         if (left := count_seconds_left()) < min(_MIN_SECONDS, TRIAL.seconds):
-            raise TrialError(f"{left:.0f} s are too short for a run")
+            raise InapplicableError(f"{left:.0f} s are too short for a run")
 
     def play_blind(self, held_out: Sequence[TrialEpisode]) -> tuple[str, Sequence[float]]:
         """The best policy that ignores the observation, and its returns on the seeds of these episodes."""
@@ -197,7 +193,7 @@ class Trial(ABC):
             check(self.settings)
             return build_loop(self.settings, ignore)
         except PalaestraError as error:
-            raise TrialError(f"our learner cannot play it: {error}") from error
+            raise InapplicableError(f"our learner cannot play it: {error}") from error
 
     @cached_property
     def result(self) -> TrialResult:
@@ -238,7 +234,7 @@ def _pair(*measurements: Sequence[TrialEpisode]) -> list[list[TrialEpisode]]:
     """The episodes that have a reward in both measurements."""
     known = [pair for pair in zip(*measurements, strict=True) if not np.isnan([e.reward for e in pair]).any()]
     if not known:
-        raise TrialError("no held-out episode has a reward")
+        raise InapplicableError("no held-out episode has a reward")
     return [list(part) for part in zip(*known, strict=True)]
 
 
@@ -298,10 +294,10 @@ class ControlTrial(Trial):
         super().check_time()
         assert self.groups  # They measure the time of a step.
         if self.loop.config.policy == "lm":
-            raise TrialError("its actions are tokens without a tokenizer")
+            raise InapplicableError("its actions are tokens without a tokenizer")
         seconds = min(TRIAL.seconds, count_seconds_left())
         if self.step_seconds * _MIN_STEPS > seconds:
-            raise TrialError(
+            raise InapplicableError(
                 f"a step takes {1000 * self.step_seconds:.0f} ms, so that a run of {_MIN_STEPS} steps does not fit into "
                 f"{seconds:.0f} s"
             )
@@ -416,7 +412,7 @@ class TextTrial(Trial):
         config, size = self.loop.config, self.loop.group_size
         count = int(TRIAL.seconds / _MIN_ITERATIONS / (2 * self.episode_seconds)) // size * size
         if count < 2 * size:
-            raise TrialError(
+            raise InapplicableError(
                 f"an episode takes {self.episode_seconds:.2g} s, so that {_MIN_ITERATIONS} iterations do not fit into "
                 f"{TRIAL.seconds:g} s"
             )

@@ -22,6 +22,7 @@ from palaestra.core.spaces import space_from_data
 from palaestra.engines.base import RolloutEngine
 from palaestra.engines.factory import get_engine_class
 from palaestra.executors.base import open_executor
+from palaestra.executors.broadcast import LOCAL_HOST
 from palaestra.recipes.settings import INLINE
 from palaestra.recipes.train.mixture import name_environments, split_environments
 from palaestra.recipes.train.settings import TrainSettings
@@ -29,6 +30,7 @@ from palaestra.rl.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
 from palaestra.rl.collection import split_episodes
 from palaestra.rl.control_loop import ControlLoop
 from palaestra.rl.distributed.ranks import broadcast, rank, shard_policy, world_size
+from palaestra.rl.distributed.weights import WeightPublisher, find_own_address
 from palaestra.rl.loop import Loop, LoopConfig, load_newest_checkpoint
 from palaestra.rl.policies.control import ControlPolicy, history_policy, mlp_policy
 from palaestra.rl.policies.convolutional import cnn_policy
@@ -97,11 +99,10 @@ def follow(loop: Loop) -> tuple[str, Json]:
                 loop.iterate(iteration, remaining, ignore)
             elif step == "evaluate":
                 loop.evaluate(arguments[0], None, ignore)
-            elif step == "gather weights":
-                loop.weights()
-            elif step == "gather state":
-                loop.weights()
-                loop.algorithm.optimizer.state()
+            elif step == "hash weights":
+                loop.weights_sha256()
+            elif step == "save shards":
+                loop.save_shards()
             elif step == "save model":
                 loop.save_model(Path())
 
@@ -110,7 +111,12 @@ def build_loop(settings: TrainSettings, listener: Listener) -> Loop:
     """Build the loop of a run. `settings` must be filled by `fill_presets`."""
     if settings.policy != "lm":
         return _build_control_loop(settings)
-    return _build_language_loop(settings, listener)
+    loop = _build_language_loop(settings, listener)
+    backend = settings.weight_transfer or ("gloo" if world_size() > 1 else "executor")
+    if settings.uses_workers and settings.executor != INLINE and backend != "executor":
+        is_local = settings.executor.startswith("processes")
+        loop.publisher = WeightPublisher(LOCAL_HOST if is_local else find_own_address(), backend)
+    return loop
 
 
 def build_actor(settings: TrainSettings) -> TokenLoop:

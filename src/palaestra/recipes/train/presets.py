@@ -9,6 +9,7 @@ from typing import Any, Literal
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.records import Json
 from palaestra.core.registry import load_plugins
+from palaestra.core.tables import load_table
 from palaestra.recipes.embedded_models import choose_model_for_env
 from palaestra.recipes.settings import build, require
 from palaestra.recipes.train.mixture import join_environments, read_environments, split_environments
@@ -17,62 +18,9 @@ from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
 from palaestra.rl.curriculum import CURRICULA, UNIFORM, Curriculum
 
 # Runs of earlier versions have no `scale_actions` in their settings: their policies act without a scale.
-_COMMON = {
-    "episodes": 256, "n_steps": 64, "normalize_observations": False, "scale_actions": True, "activation": "tanh",
-    "reward_scale": 1.0, "max_tokens": 72, "checkpoint_every": 10,
-}  # fmt: skip
-_TOKEN = {**_COMMON, "num_envs": 128, "iterations": 40, "evaluation": 25}
-PRESETS: Mapping[str | tuple[str, str], Mapping[str, Any]] = {
-    "control": {**_COMMON, "num_envs": 32, "iterations": 200, "evaluation": 20},
-    "token": _TOKEN,
-    # Fewer slots: each may be a workspace with its own processes.
-    "turn": {**_TOKEN, "num_envs": 32, "episodes": 128, "evaluation": 64},
-    # A lesson in JSON; a student trains on each.
-    "palaestra/Writer-v0": {"episodes": 64, "num_envs": 64, "max_tokens": 512},
-    ("token", "grpo"): {"num_minibatches": 2},
-    ("token", "rloo"): {"num_minibatches": 2},
-    ("token", "ppo"): {
-        "learning_rate": 1e-4, "critic_learning_rate": 1e-2, "n_epochs": 1, "batch_size": 64, "clip_range_vf": 0.2,
-        "gamma": 1.0, "gae_lambda": 1.0, "max_grad_norm": 1.0,
-    },
-    ("control", "ppo"): {
-        "learning_rate": 1e-3, "critic_learning_rate": 1e-3, "n_epochs": 8, "batch_size": 256, "gamma": 0.99,
-        "gae_lambda": 0.95, "max_grad_norm": 0.5,
-    },
-    ("control", "grpo"): {
-        "num_envs": 64, "learning_rate": 3e-3, "n_epochs": 2, "num_minibatches": 4, "max_grad_norm": 0.5
-    },
-    ("control", "rloo"): {
-        "num_envs": 64, "learning_rate": 3e-3, "n_epochs": 8, "num_minibatches": 4, "max_grad_norm": 0.5
-    },
-    ("control", "reinforce"): {
-        "n_steps": 128, "learning_rate": 3e-3, "critic_learning_rate": 1e-2, "gamma": 0.99, "baseline": "critic",
-        "max_grad_norm": 0.5,
-    },
-    ("cnn", "ppo"): {
-        "num_envs": 32, "n_steps": 64, "iterations": 500, "learning_rate": 5e-4, "critic_learning_rate": 5e-4, "n_epochs": 4,
-        "batch_size": 512, "ent_coef": 0.01,
-    },
-    ("CartPole-v1", "ppo"): {
-        "num_envs": 32, "n_steps": 32, "iterations": 150, "activation": "relu", "learning_rate": 2e-3,
-        "critic_learning_rate": 2e-3, "gamma": 0.98, "gae_lambda": 0.9, "batch_size": 256,
-    },
-    ("Acrobot-v1", "ppo"): {
-        "num_envs": 16, "n_steps": 256, "iterations": 80, "normalize_observations": True, "n_epochs": 4,
-        "gae_lambda": 0.94,
-    },
-    ("palaestra/Lesson-v0", "ppo"): {
-        "num_envs": 16, "n_steps": 6, "iterations": 40, "evaluation": 16, "checkpoint_every": 2, "learning_rate": 3e-3,
-        "critic_learning_rate": 3e-3, "n_epochs": 4, "batch_size": 48, "gamma": 1.0, "gae_lambda": 1.0,
-    },
-    ("palaestra/Lesson-v0", "cem"): {
-        "num_envs": 32, "iterations": 10, "evaluation": 16, "checkpoint_every": 2, "group_size": 16,
-    },
-    ("Pendulum-v1", "ppo"): {
-        "num_envs": 16, "n_steps": 128, "iterations": 120, "reward_scale": 0.1, "activation": "relu", "gamma": 0.9,
-        "gae_lambda": 0.95, "n_epochs": 10, "batch_size": 256,
-    },
-}  # fmt: skip
+PRESETS: Mapping[str | tuple[str, ...], Mapping[str, Any]] = {
+    tuple(name.split()) if " " in name else name: row for name, row in load_table(__file__, "presets").items()
+}
 """Default settings and hyperparameters: for a kind of environment, for a kind and an algorithm, for a policy and an
 algorithm, for an environment, and for an environment and an algorithm. The more specific preset takes precedence. The results in `docs/results.md` were measured
 with these presets."""

@@ -97,11 +97,7 @@ OnStep = Callable[[int, float], None]
 
 
 def pretrain(
-    settings: PretrainSettings | None = None,
-    *,
-    listener: Listener | None = None,
-    progress: bool = True,
-    **values: Any,
+    settings: PretrainSettings | None = None, *, listener: Listener | None = None, progress: bool = True, **values: Any
 ) -> Report:
     """Train, evaluate and save an embedded model. Returns its accuracy on the test split, by skill.
 

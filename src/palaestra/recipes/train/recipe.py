@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from palaestra.core.errors import MissingExtraError, RunError, SettingsError
-from palaestra.core.process import HeldInterrupts, measure_system, read_launch_rank, read_launch_size
+from palaestra.core.process import HeldInterrupts, measure_system, read_launch_rank, read_launch_size, read_restarts
 from palaestra.core.records import LOCAL_SCHEME, Event, Json, Listener, Split, ignore, notice
 from palaestra.core.registry import load_plugins
 from palaestra.core.statistics import measure_changes
 from palaestra.recipes.embedded_models import check_reads_env
-from palaestra.recipes.progress import Trackers, TrainProgress, announce_start, check_trackers, log_events
+from palaestra.recipes.progress import (
+    Trackers,
+    TrainProgress,
+    announce_start,
+    check_trackers,
+    log_events,
+    show_progress,
+)
 from palaestra.recipes.runs import SHARED_KEYS, RecipeResult, record_run, start_run, summarize_gain
 from palaestra.recipes.settings import load_run_settings, prepare_resume, resolve_settings, to_plain
 from palaestra.recipes.train.mixture import name_environments, split_environments
@@ -102,6 +109,15 @@ def train(
             return _follow(settings)
     check(settings)
     check_processes(settings, read_launch_size())
+    restarts, max_restarts = read_restarts()
+    if max_restarts and not out:
+        raise SettingsError(
+            "option 'out': torchrun --max-restarts goes on with the run in a folder; expected --out FOLDER"
+        )
+    if restarts and (Path(out) / "settings.json").exists():
+        with show_progress(listener, progress, TrainProgress) as shown, Run.open(Path(out)) as run:
+            shown(notice(f"restart {restarts} of {max_restarts} by torchrun: going on from the last checkpoint"))
+            return resume(run, listener=shown, callbacks=callbacks)
     with (
         start_run(RECIPE, out, listener, progress, TrainProgress) as (folder, listener),
         join_processes(settings.device),
@@ -125,8 +141,8 @@ def resume(
 ) -> TrainResult:
     """Resume a run from its last checkpoint.
 
-    The result is the same as without the interruption, unless `max_staleness` is above 0: the rollouts that were sampled
-    ahead are sampled again with newer weights.
+    The result is the same as without the interruption. With `max_staleness` above 0, recorded batches are repeated: the
+    rollouts that were sampled ahead are sampled again with the same weights.
 
     Arguments:
         executor, parallel, device: other values of the settings. The number of processes may differ as well. On another
@@ -220,18 +236,14 @@ def _build(settings: TrainSettings, listener: Listener) -> Loop:
 
 
 def _run(
-    run: Run,
-    settings: TrainSettings,
-    loop: Loop,
-    started: float,
-    listener: Listener,
-    callbacks: Sequence[Callback],
+    run: Run, settings: TrainSettings, loop: Loop, started: float, listener: Listener, callbacks: Sequence[Callback]
 ) -> TrainResult:
     from palaestra.recipes.train.build import lead
     from palaestra.rl.loop import load_newest_checkpoint, save_checkpoint
 
     record_run(run, settings.model if settings.policy == "lm" else "")
     summary, listener = run.summary, log_events(run, listener)
+    loop.open_record(run.folder)
     lead("load", str(run.checkpoints.resolve()))
     done = load_newest_checkpoint(run.checkpoints, loop, trust=run.trusted)
     run.store.forget_after(done)
@@ -271,7 +283,7 @@ def _run(
             if settings.evaluation and (last or (every and iteration % every == 0)):
                 trackers.log(iteration, _evaluate(run, loop, iteration, settings, listener))
             if last or held.pending or iteration % (settings.checkpoint_every or 1) == 0:
-                lead("gather state")
+                lead("save shards")
                 save_checkpoint(run.checkpoints, iteration, loop, last)
             if held.pending:
                 lead("end", str(run.folder), {})
@@ -282,7 +294,7 @@ def _run(
     trackers.close()
     lead("save model")
     loop.save_model(run.folder)
-    lead("gather weights")
+    lead("hash weights")
     summary = _summarize(run, settings, loop, iteration)
     run.write_summary(summary)
     lead("end", str(run.folder), summary)

@@ -9,14 +9,7 @@ from typing import Any, ClassVar, Literal
 from palaestra.core.errors import SettingsError, suggest
 from palaestra.core.records import LOCAL_SCHEME, Json
 from palaestra.core.settings import check_ranges, setting
-from palaestra.recipes.settings import (
-    INLINE,
-    EngineSettings,
-    ExecutorSettings,
-    RunSettings,
-    build,
-    require,
-)
+from palaestra.recipes.settings import INLINE, EngineSettings, ExecutorSettings, RunSettings, build, require
 from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
 
 LANGUAGE = ("lm",)
@@ -146,6 +139,12 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
         "Updates between the weights that sample a rollout and those that learn from it. Above 0 workers sample while "
         "the learner updates.",
         low=0,
+        panel="Rollouts",
+        policies=LANGUAGE,
+    )
+    overdue: Literal["wait", "drop"] = setting(
+        "wait",
+        "Rollouts that would become too stale: the learner waits for them, or they are dropped once and sampled again.",
         panel="Rollouts",
         policies=LANGUAGE,
     )
@@ -298,6 +297,13 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     parallel: Literal["ddp", "fsdp"] = setting(
         "ddp",
         "Several processes (torchrun): each has all weights, or a shard of weights, gradients and optimizer.",
+        panel="Cluster",
+        policies=LANGUAGE,
+    )
+    weight_transfer: Literal["", "executor", "gloo", "nccl"] = setting(
+        "",
+        "How workers receive new weights: from the driver by the executor, or from all learners by a broadcast of "
+        "torch.distributed (gloo, or nccl between GPUs); empty: executor for one learner, gloo for several.",
         panel="Cluster",
         policies=LANGUAGE,
     )

@@ -234,8 +234,9 @@ _READERS = (
     *(f"vision/{name}.py" for name in ("answers", "image_generators/base", "pictures", "render", "scene")),
     "math/equivalence",
     "math/extraction.py",
+    "vision/words.yaml",
 )
-"""Modules in the folders of `tasks` that environments and students import. They read and score answers."""
+"""Modules and their tables in the folders of `tasks` that environments and students import. They read and score answers."""
 
 
 def sandbox_for(task: ResearchTask, name: str = "bubblewrap") -> Sandbox:
@@ -266,7 +267,7 @@ def read_only_mounts(task: ResearchTask, data: TaskData, judging: bool = False) 
         readers = (here / "tasks" / name for name in _READERS)
         for path in (*here.iterdir(), *(here / "tasks").glob("*.py"), *readers, here / "research" / "__init__.py"):
             if path.name not in ("research", "tasks", "__pycache__") and (
-                path.is_dir() or path.suffix in (".py", ".typed")
+                path.is_dir() or path.suffix in (".py", ".yaml", ".typed")
             ):
                 mounts[f"{_LIBRARY}/palaestra/{path.relative_to(here)}"] = str(path)
     return dict(sorted(mounts.items()))

@@ -89,14 +89,14 @@ VARIABLE = "PALAESTRA_RESEARCH_SEED"
 def eval_seed(task: ResearchTask) -> int:
     """Return the seed of an evaluator's random choices.
 
-    It is 0, except for tasks whose agents can import this package: they could generate the hidden problems from a known
-    seed. Those tasks use a secret seed, drawn once per machine and stored where no sandbox shows it, so that all
+    It is 0, except where a known seed would help: agents that can import this package could generate the hidden problems, and
+    those of autoresearch could pick lucky runs. Those tasks use a secret seed, drawn once per machine and stored where no sandbox shows it, so that all
     submissions on this machine are judged alike.
 
     Raises:
         SettingsError: the environment variable is not a number.
     """
-    if not task.palaestra:
+    if not task.has_secret_seed:
         return 0
     given = os.environ.get(VARIABLE, "")
     if given and not given.isdecimal():
@@ -106,7 +106,7 @@ def eval_seed(task: ResearchTask) -> int:
 
 def seed_mark(task: ResearchTask) -> str:
     """Return a fingerprint that distinguishes secret seeds without revealing them; empty for tasks without one."""
-    return f"{Seeds(eval_seed(task)).derive('mark').integer():x}"[:8] if task.palaestra else ""
+    return f"{Seeds(eval_seed(task)).derive('mark').integer():x}"[:8] if task.has_secret_seed else ""
 
 
 @cache

@@ -297,6 +297,11 @@ class ResearchTask(Strict):
         """The folder of the task."""
         return self._folder
 
+    @property
+    def has_secret_seed(self) -> bool:
+        """Whether the seed of hidden data is secret. Otherwise it is the same on every machine."""
+        return self.palaestra
+
     def starter_files(self) -> dict[str, bytes]:
         """Return the starter files by relative path, without the secrets."""
         return read_files(self.folder / self.starter, self.secrets)

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from palaestra.core.errors import RankError, SettingsError
-from palaestra.core.process import read_launch_rank, read_launch_size
+from palaestra.core.process import read_launch_rank, read_launch_size, read_restarts
 from palaestra.models.families import unwrap_adapter
 
 T = TypeVar("T")
@@ -70,7 +71,11 @@ def join_processes(device: str = "") -> Iterator[None]:
         torch.cuda.set_device(local_rank)
     with _explain_lost_peer():
         with _default_sigterm():
-            dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
+            store, number, size = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+            # torchrun's store may have the addresses of processes that it has replaced.
+            store = PrefixStore(f"restart-{read_restarts()[0]}", store)
+            backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+            dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=_TIMEOUT)
         yield
     # After an error the group is left alone: closing it would wait for the other processes.
     dist.destroy_process_group()
@@ -204,10 +209,10 @@ def gather_weights(policy: nn.Module) -> Iterator[None]:
             module.reshard()
 
 
-def list_gathered_weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The state dict of a sharded model within `gather_weights`; empty for any other model.
+def gather_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The whole state dict of a sharded model, in main memory of rank 0; empty for any other model.
 
-    `model.state_dict()` would shard the model again.
+    All processes must call this. They gather one tensor at a time, and a tied weight once.
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -217,7 +222,8 @@ def list_gathered_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     for prefix, module in model.named_modules():
         kept = module._buffers.keys() - module._non_persistent_buffers_set
         tensors |= {f"{prefix}.{name}": module._buffers[name] for name in kept}
-    return tensors
+    whole = {id(tensor): to_whole(tensor) for tensor in {id(tensor): tensor for tensor in tensors.values()}.values()}
+    return {name: whole[id(tensor)] for name, tensor in tensors.items()}
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -243,8 +249,8 @@ def to_whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def to_share(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """This process's part of a whole tensor, sharded like another one; `whole` itself if that is not sharded."""
-    if not is_sharded(like):
+    """This process's part of a whole tensor, sharded like another one; `whole` itself if that is not, or if it is sharded."""
+    if not is_sharded(like) or is_sharded(whole):
         return whole
     from torch.distributed.tensor import distribute_tensor
 

@@ -88,6 +88,8 @@ class ControlPolicy(nn.Module):
         """The windows of all slots; `None` before the first observation."""
         self.candidates: Mapping[str, torch.Tensor] = {}
         """Weights of several actors by name, which `act` uses in turn; empty: the actor's own."""
+        self._predicted: torch.Tensor | None = None
+        """The last actions of `predict`, which a policy with a window reads."""
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         statistics, self._buffers = self._buffers, {}
@@ -162,6 +164,36 @@ class ControlPolicy(nn.Module):
     @torch.no_grad()
     def act_greedily(self, inputs_NF: torch.Tensor) -> torch.Tensor:
         return self.head.mode(self.actor(self._read(inputs_NF)))
+
+    def predict(self, observation: Any, starts: bool | np.ndarray = False) -> np.ndarray:
+        """The most likely action for an observation, or the actions for a batch of a vector environment.
+
+        Normalization, scaling and clipping are those of the training.
+
+        Arguments:
+            starts: whether the episode has just begun, one value per environment for a batch. Only the policy
+                `transformer` reads it.
+
+        Example:
+            >>> policy = load_policy("runs/pendulum")                        # doctest: +SKIP
+            >>> observation, _ = env.reset(seed=0)                           # doctest: +SKIP
+            >>> env.step(policy.predict(observation))                        # doctest: +SKIP
+        """
+        first = observation
+        while isinstance(first, (Mapping, tuple)):
+            first = next(iter(first.values() if isinstance(first, Mapping) else first))
+        single = np.shape(first) == list_parts(self.observation_space)[0].shape
+        observations, count = (_add_axis(observation), 1) if single else (observation, len(first))
+        starts_N = np.broadcast_to(np.asarray(starts, dtype=bool), (count,)).copy()
+        last = self._predicted if self._predicted is not None and len(self._predicted) == count else None
+        training = self.training
+        self.eval()
+        try:
+            self._predicted = self.act_greedily(self.encode_observation(observations, starts_N, last))
+        finally:
+            self.train(training)
+        actions: np.ndarray = self.head.to_environment(self._predicted)
+        return actions[0] if single else actions
 
     def evaluate_actions(
         self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True

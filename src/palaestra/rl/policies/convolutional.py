@@ -38,10 +38,7 @@ def has_images(space: GymSpace) -> bool:
 
 
 def cnn_policy(
-    observation_space: GymSpace,
-    action_space: GymSpace,
-    seeds: Seeds = Seeds(0),
-    scale_actions: bool = True,
+    observation_space: GymSpace, action_space: GymSpace, seeds: Seeds = Seeds(0), scale_actions: bool = True
 ) -> ControlPolicy:
     """A convolutional network for images, with one linear layer for the actor and one for the critic.
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from palaestra.tasks.math.equivalence.numerals import TooLargeError, read_number
 from palaestra.tasks.math.units import find_unit
 from palaestra.tasks.readings import NUMBER_WORDS, read_number_words
+from palaestra.tasks.wordings import read_wordings
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,74 +327,9 @@ def _binary(match: re.Match[str]) -> Solution:
     return Solution(f"{int(match['n']):b}", "number_theory", "binary")
 
 
-_ASK = r"(?:please )?(?:what(?:'s| is)|find|calculate|compute|determine|give|work out|how much is)"
 _END = r"\s*[?.!]*"
-_PLAIN = r"\d+(?:\.\d+)?"
-_GAP = r"(?:\?|_+|x|n|□|blank)"
-_ALL = r"(?: are there)?(?: (?:in (?:all|total)|altogether))?"
-_MEASURE = r"(?: ?(?!by\b|long\b|wide\b)[a-z]+\.?)?"
-_SIDES = (
-    rf"(?:(?:is|has|with|measures|that is|a length of|length|of|and|in) )*(?P<a>{_PLAIN}){_MEASURE}(?: long| in length)?(?:,| and| by)"
-    rf"(?: (?:is|has|a width of|width|of|and))* ?(?P<b>{_PLAIN}){_MEASURE}(?: wide| in width)?"
+_SOLVERS = (
+    *(_choose, _sort, _convert, _divisor, _binary, _find_missing, _continue, _count_words, _change, _take_fraction),
+    *(_mean, _rectangle, _later),
 )
-_WHICH = r"(?P<which>larger|greater|bigger|more|higher|smaller|less|lower|fewer)"
-_EXTREME = r"(?P<which>largest|greatest|biggest|highest|maximum|smallest|least|lowest|minimum)"
-_PATTERNS: Mapping[Callable[[re.Match[str]], Solution | None], tuple[str, ...]] = {
-    _choose: (
-        rf"which (?:number |of these (?:numbers )?)?is (?:the )?{_WHICH}(?: number| one)?[,:]? {_LIST}",
-        rf"(?:what|which) (?:number )?is {_WHICH}[,:]? {_LIST}",
-        rf"(?:{_ASK}|which is) the {_EXTREME}(?: number| value| one)?(?: of| among| in|:)*(?: (?:these|the) numbers:?)? {_LIST}",
-    ),
-    _sort: (
-        rf"(?P<how>(?:sort|order|arrange|put|rank|list|write) [a-z ]*?(?:ascend|descend|increas|decreas|from |largest first|smallest first)[a-z ]*):? {_LIST}",
-        rf"(?:sort|order|arrange|put|rank|list) (?:the |these )?(?:numbers )?{_LIST} (?P<how>(?:in|from) [a-z ]+)",
-    ),
-    _convert: (
-        rf"how many (?P<small>[a-z]+) (?:are|is|make|equal)(?: there)?(?: in)? (?P<n>{_N}) (?P<large>[a-z]+)",
-        rf"(?:convert|write|express|change|turn) (?P<n>{_N}) ?(?P<large>[a-z]+) (?:to|into|in|as) (?P<small>[a-z]+)",
-        rf"{_ASK} (?P<n>{_N}) ?(?P<large>[a-z]+) in (?P<small>[a-z]+)",
-    ),
-    _divisor: (
-        rf"{_ASK} the (?:greatest common (?:divisor|factor)|highest common factor|gcd|gcf|hcf) of (?P<a>\d+) and (?P<b>\d+)",
-    ),
-    _binary: (
-        r"(?:write|convert|express) (?P<n>\d+) (?:in|to|into|as) (?:a )?binary(?: number| form)?",
-        rf"{_ASK} (?:the binary (?:form|representation) of )?(?P<n>\d+)(?: in binary)",
-    ),
-    partial(_find_missing, sign="+"): (
-        rf"what (?:number )?must be added to (?P<b>{_PLAIN}) to (?:reach|get|make|give) (?P<c>{_PLAIN})",
-    ),
-    partial(_find_missing, sign="*"): (
-        rf"by what (?:number )?must (?P<b>{_PLAIN}) be multiplied to (?:reach|get|make|give) (?P<c>{_PLAIN})",
-    ),
-    partial(_find_missing, sign="-"): (
-        rf"from (?:which|what) number can you take (?P<b>{_PLAIN}) and keep (?P<c>{_PLAIN})",
-    ),
-    _find_missing: (
-        rf"(?:[a-z ]*: ?)?(?:{_GAP} ?(?P<s>[-+*/]) ?(?P<b>{_PLAIN})|(?P<a>{_PLAIN}) ?(?P<t>[-+*/]) ?{_GAP}) ?= ?(?P<c>{_PLAIN})\.?(?: (?:find|what is) (?:the (?:missing|unknown) number|[xn]))?",
-    ),
-    _continue: (
-        rf"(?:what comes next(?: in (?:the|this) sequence)?|(?:continue|complete) the sequence|{_ASK} the next (?:term|number)(?: (?:of|in))?(?: the sequence)?):? {_LIST}(?:,? ?(?:\.\.\.|…|_+|\?))?",
-    ),
-    _count_words: (
-        rf"(?:there are )?(?P<a>{_PLAIN}) \w+ (?:(?:each )?(?:hold|contain|have)|with) (?P<b>{_PLAIN}) (?P<thing>\w+)(?: in)? each\. how many (?P<asked>\w+){_ALL}",
-        rf"(?P<a>{_PLAIN}) \w+ (?:hold|contain|have) (?P<b>{_PLAIN}) (?P<thing>\w+) each, and (?P<more>{_PLAIN}) (?P=thing) lie beside them\. how many (?P<asked>\w+){_ALL}",
-        rf"(?P<a>{_PLAIN}) \w+ (?:hold|contain|have) (?P<b>{_PLAIN}) (?P<thing>\w+) each\. \w+ takes (?P<fewer>{_PLAIN}) (?:out|away)\. how many (?P<asked>\w+) (?:remain|are left)",
-    ),
-    _change: (
-        rf"\w+ buys an? \w+ for (?P<a>{_PLAIN})(?: dollars| euros)? and pays with (?:an? )?(?P<paid>{_PLAIN})\b[a-z -]*\. how much change (?:is due|does \w+ get|is there)",
-        rf"\w+ buys an? \w+ for (?P<a>{_PLAIN}) and an? \w+ for (?P<b>{_PLAIN}) and pays with (?P<paid>{_PLAIN})\. how much change (?:is due|does \w+ get)",
-        rf"\w+ buys (?P<count>\d+) \w+ at (?P<a>{_PLAIN}) each and pays with (?P<paid>{_PLAIN})\. how much change (?:is due|does \w+ get)",
-    ),
-    _take_fraction: (rf"{_ASK} (?P<f>\d+ ?/ ?\d+) of (?P<w>{_PLAIN})",),
-    _mean: (rf"{_ASK} the (?:average|mean)(?: value)?(?: of)?(?: (?:these|the) numbers:?)? {_LIST}",),
-    _rectangle: (
-        rf"an? (?!triangle|circle|square|cube)[a-z]+(?: [a-z]+)? {_SIDES}\. (?:{_ASK}) (?:its|the)(?: [a-z]+'s)? (?P<what>perimeter|area)(?: of the \w+)?",
-        rf"{_ASK} the (?P<what>perimeter|area) of an? (?!triangle|circle|square|cube)[a-z]+ {_SIDES}",
-        rf"an? \w+ of area (?P<a>{_PLAIN}) is (?P<b>{_PLAIN}) wide\. how long is it",
-    ),
-    _later: (
-        r"it is (?P<h>\d{1,2}):(?P<m>\d\d)(?: ?[ap]\.?m\.?)?[.,]? what time (?:is it|will it be) (?:in )?(?P<wait>\d+) (?P<unit>minutes?|hours?)(?: later)?",
-    ),
-}
-_TEMPLATES = [(re.compile(pattern + _END), solve) for solve, patterns in _PATTERNS.items() for pattern in patterns]
+_TEMPLATES = [(re.compile(pattern + _END), solve) for pattern, solve in read_wordings(__file__, "questions", _SOLVERS)]

@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from palaestra.core.tables import load_table
 from palaestra.tasks.readings import NUMBER_WORDS, read_number_words
 
 _MAX_LENGTH = 20_000
@@ -150,29 +151,13 @@ _DECIMAL = re.compile(r"(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _ARTICLES = frozenset({"a", "an", "the"})
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
-_SPELLINGS: Mapping[str, str] = {
-    "color": "colour", "gray": "grey", "yeah": "yes", "yep": "yes", "nope": "no", "true": "yes", "false": "no",
-    "correct": "yes", "incorrect": "no", "untrue": "no", "none": "0",
-}  # fmt: skip
+_WORDS = load_table(__file__, "words")
+_SPELLINGS: Mapping[str, str] = _WORDS["spellings"]
 
 _MARKS = frozenset(".,;:!?()\n\u2013\u2014")
 _SENTENCE_ENDS = frozenset(".!?;\n")
-_DENIALS = frozenset({
-    "not", "never", "no", "neither", "nor", "non", "without", "except", "excluding", "unlike", "cannot", "isnt", "arent",
-    "wasnt", "werent", "doesnt", "dont", "didnt", "cant", "wont", "aint", "hasnt", "havent", "couldnt", "wouldnt", "shouldnt",
-})  # fmt: skip
-_DENIAL_PAIRS = frozenset({
-    ("rather", "than"), ("other", "than"), ("instead", "of"), ("opposed", "to"), ("opposite", "of"), ("far", "from"),
-    ("apart", "from"), ("aside", "from"), ("anything", "but"),
-})  # fmt: skip
-_TURNS = frozenset({
-    "but", "however", "instead", "rather", "because", "since", "so", "although", "though", "while", "whereas", "yet",
-    "actually", "therefore", "hence",
-})  # fmt: skip
-_SUBJECTS = frozenset({
-    "it", "it's", "they", "they're", "this", "that", "that's", "these", "those", "there", "there's", "he", "she", "we",
-    "i", "is", "are",
-})  # fmt: skip
+_DENIALS, _TURNS, _SUBJECTS = (frozenset[str](_WORDS[name]) for name in ("denials", "turns", "subjects"))
+_DENIAL_PAIRS = frozenset((first, second) for first, second in _WORDS["denial_pairs"])
 _IDIOMS = (
     (re.compile(r"\bno longer\b", re.IGNORECASE), "not"),
     (re.compile(r"\b(?:no|without(?: an?| any)?) (?:doubt|question)\b", re.IGNORECASE), " "),
@@ -274,22 +259,9 @@ def _plain_number(word: str) -> str:
     return number if number == "0" else f"{match['sign']}{number}"
 
 
-_IRREGULAR: Mapping[str, str] = {
-    "ox": "oxen", "die": "dice", "quiz": "quizzes", "vertex": "vertices", "index": "indices", "matrix": "matrices",
-    "stomach": "stomachs", "human": "humans", "german": "germans",
-}  # fmt: skip
-_ENDINGS: Mapping[str, str] = {
-    "knife": "knives", "wife": "wives", "leaf": "leaves", "loaf": "loaves", "wolf": "wolves", "elf": "elves", "calf": "calves",
-    "half": "halves", "scarf": "scarves", "thief": "thieves", "man": "men", "child": "children", "person": "people",
-    "foot": "feet", "tooth": "teeth", "goose": "geese", "mouse": "mice",
-}  # fmt: skip
-"""Irregular nouns, also as the last part of a compound: bookshelf and bookshelves, snowman and snowmen."""
-_DIFFERENT = frozenset({
-    "glasses", "shorts", "pants", "jeans", "news", "goods", "arms", "scales", "greens", "sands", "waters", "woods",
-    "clothes", "stairs", "irons", "means", "bangs", "briefs", "customs", "papers", "spectacles", "trunks", "slacks",
-    "tights", "overalls", "contents", "remains", "thanks", "quarters", "headquarters", "spirits", "skis", "lens",
-})  # fmt: skip
-"""Words whose meaning differs from that of their singular, or that have none: glass and glasses, short and shorts, lens."""
+_IRREGULAR: Mapping[str, str] = _WORDS["irregular"]
+_ENDINGS: Mapping[str, str] = _WORDS["endings"]
+_DIFFERENT = frozenset[str](_WORDS["different"])
 _VOWELS = "aeiou"
 
 

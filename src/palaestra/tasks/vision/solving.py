@@ -9,15 +9,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from palaestra.tasks.vision.charts import ORDINALS, TRENDS
 from palaestra.tasks.vision.drafts import PLURALS, YES_NO
 from palaestra.tasks.vision.scene import COLOR_NAMES, PIE_PARTS, SHAPES, SIDE, SIZES, Chart, Item, Scene
 from palaestra.tasks.vision.shapes import BESIDE, EXTREMES
+from palaestra.tasks.wordings import read_wordings
 
 _CLEAR = 4
 """Minimum distance in pixels of a clear difference in position."""
@@ -126,7 +126,8 @@ def _combine(scene: Scene, match: re.Match[str], way: str) -> SceneAnswer:
     return SceneAnswer(str(value), "count_logic" if way == "not" else "count_arithmetic", way)
 
 
-def _half(scene: Scene, match: re.Match[str], axis: int, words: tuple[str, str]) -> SceneAnswer:
+def _half(scene: Scene, match: re.Match[str], side: str) -> SceneAnswer:
+    axis, words = (0, ("left", "right")) if side == "left" else (1, ("top", "bottom"))
     item, _ = _find(scene, match["p"])
     return SceneAnswer(words[_is_ahead(_at(item, axis) - SIDE // 2)], "position", ("side", "height")[axis])
 
@@ -248,53 +249,19 @@ def _line(scene: Scene, match: re.Match[str], subskill: str) -> SceneAnswer:
     return SceneAnswer(TRENDS[not rising.pop()], "line_chart", subskill)
 
 
-_P, _Q = "(?P<p>[a-z ]+?)", "(?P<q>[a-z ]+?)"
-_R, _W = f"(?P<r>{'|'.join(BESIDE)})", f"(?P<w>{'|'.join(EXTREMES)})"
-_A, _C = "(?P<a>colour|shape)", f"({'|'.join(COLOR_NAMES)})"
-_BEST = "(?P<w>highest|lowest|largest|smallest)"
-_Solver = Callable[[Scene, re.Match[str]], SceneAnswer]
-_SHAPE_TEMPLATES: tuple[tuple[str, _Solver], ...] = (
-    (f"what (?P<a>colour) is the {_W} shape", _extreme),
-    (f"which (?P<a>shape) is the {_W} one", _extreme),
-    (f"what (?P<a>colour) is the shape {_R} the {_Q}", _neighbor),
-    (f"which (?P<a>shape) is {_R} the {_Q}", _neighbor),
-    ("what (?P<a>colour) is the shape that differs in size", partial(_odd, differs="size")),
-    (f"(?:what colour is|which colour does|name the colour of) the {_P}(?: have)?", partial(_attribute, name="colour")),
-    ("what shape is it|which shape is in the picture|name the shape", partial(_attribute, name="shape")),
-    (f"which {_A} is (?:there only once|the odd one out)", _odd),
-    (f"which {_A} is (?:the most common|there most often)", _most),
-    (f"(?:the shapes go on in this way. )?which {_A} comes next(?: in the row)?", _next),
-    (f"(?:(?:what is|name) the {_P} shape)", partial(_attribute, name="shape")),
-    (f"which shape is {_P}", partial(_attribute, name="shape")),
-    (f"(?:is there|does the picture show|can you see) an? {_P}", _exists),
-    (f"how many {_P} and {_Q} are there together", partial(_combine, way="sum")),
-    (f"how many more {_P} than {_Q} are there", partial(_combine, way="difference")),
-    (f"are there more {_P} than {_Q}", partial(_combine, way="more")),
-    (f"all {_P} are taken away. how many shapes are left", partial(_combine, way="left_over")),
-    (f"how many shapes are not {_P}", partial(_combine, way="not")),
-    (f"(?:how many|count the|what is the number of) {_P}(?: are there)?", _count),
-    (
-        f"(?:is|on which side is) the {_P},? (?:on the )?left or (?:on the )?right",
-        partial(_half, axis=0, words=("left", "right")),
-    ),
-    (
-        f"(?:is|where is) the {_P},? (?:at the )?top or (?:at the )?bottom",
-        partial(_half, axis=1, words=("top", "bottom")),
-    ),
-    (f"(?:is the|what size is the) {_P},? large or small", partial(_attribute, name="size")),
-    ("(?:do the two have the same|are both of the same) (?P<a>colour|shape|size)", _same),
-    ("is the (?P<a>colour|shape|size) of the two the same", _same),
-    (f"(?:is|does) the {_P} (?:lie )?{_R} the {_Q}", _relation),
+_PIECES = {
+    "P": "(?P<p>[a-z ]+?)",
+    "Q": "(?P<q>[a-z ]+?)",
+    "R": f"(?P<r>{'|'.join(BESIDE)})",
+    "W": f"(?P<w>{'|'.join(EXTREMES)})",
+    "A": "(?P<a>colour|shape)",
+    "C": f"({'|'.join(COLOR_NAMES)})",
+    "BEST": "(?P<w>highest|lowest|largest|smallest)",
+    "ORDINAL": "|".join(ORDINALS),
+}
+_SHAPE_SOLVERS = (
+    *(_extreme, _neighbor, _odd, _attribute, _most, _next, _exists, _combine, _count, _half, _same, _relation),
 )
-_CHART_TEMPLATES: tuple[tuple[str, _Solver], ...] = (
-    (f"(?:what colour is the|name the colour of the) {_BEST} (?P<k>bar|slice)", _chart_extreme),
-    (f"which (?P<k>bar|slice) is the {_BEST}", _chart_extreme),
-    ("(?:how many|count the|what is the number of) (?P<k>bars|slices)(?: are there)?", _chart_count),
-    (f"is the {_C} slice more than half of the pie", _pie_half),
-    (f"(?:how high is|what is the value of) the {_C} bar", partial(_bars, subskill="value")),
-    (f"what do the {_C} bar and the {_C} bar add up to", partial(_bars, subskill="sum")),
-    (f"how much higher is the {_C} bar than the {_C} bar", partial(_bars, subskill="difference")),
-    ("is the line rising or falling|does the line go up or down, rising or falling", partial(_line, subskill="trend")),
-    ("which point of the line is the (?P<w>highest|lowest), counted from the left", partial(_line, subskill="peak")),
-    (f"what is the value of the (?P<o>{'|'.join(ORDINALS)}) point of the line", partial(_line, subskill="point")),
-)
+_CHART_SOLVERS = (_chart_extreme, _chart_count, _pie_half, _bars, _line)
+_SHAPE_TEMPLATES = read_wordings(__file__, "shapes", _SHAPE_SOLVERS, _PIECES)
+_CHART_TEMPLATES = read_wordings(__file__, "chart", _CHART_SOLVERS, _PIECES)

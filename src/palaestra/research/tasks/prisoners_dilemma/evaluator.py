@@ -10,16 +10,13 @@ from palaestra.research.judge.evaluation import Evaluation, play_field, settle_w
 
 POINTS = {("C", "C"): 3, ("D", "D"): 1, ("D", "C"): 5, ("C", "D"): 0}
 SLIP = 0.02
-GAMES = 3
+GAMES = 2
 Opponent = Callable[[list[str], list[str], np.random.Generator], str]
 """Chooses from both histories and random numbers."""
 
 
 def field(rng: np.random.Generator) -> list[Opponent]:
     """The opponents of one split. Both splits have the same kinds with different parameters."""
-
-    def kind(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
-        return "C"
 
     def mean(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
         return "D"
@@ -51,21 +48,22 @@ def field(rng: np.random.Generator) -> list[Opponent]:
 
         return choose
 
-    def counter(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
-        """Predicts the other's most frequent choice, and defects against opponents that mostly cooperate and rarely retaliate."""
-        if len(theirs) < 6:
-            return "C"
-        answered = [later for before, later in zip(mine[:-1], theirs[1:], strict=True) if before == "D"]
-        return "D" if answered and answered.count("D") / len(answered) < 0.4 else theirs[-1]
+    def quota(window: int, allowed: int) -> Opponent:
+        """Defects after more than so many defections in the last rounds."""
+        return lambda mine, theirs, _: "D" if theirs[-window:].count("D") > allowed else "C"
+
+    def sleepy(every: int) -> Opponent:
+        """Looks only in every so many rounds."""
+        return lambda mine, theirs, _: "D" if theirs and theirs[-1] == "D" and len(theirs) % every == 0 else "C"
 
     return [
-        kind, mean, chance(float(rng.uniform(0.2, 0.4))), chance(float(rng.uniform(0.6, 0.8))), copy(0.0),
-        copy(float(rng.uniform(0.1, 0.4))), grim(int(rng.integers(0, 2))), grim(int(rng.integers(3, 6))), win_stay,
-        tester(1), tester(int(rng.integers(2, 4))), counter,
+        chance(float(rng.uniform(0.3, 0.7))), mean, copy(0.0), copy(float(rng.uniform(0.1, 0.4))), grim(int(rng.integers(3, 6))),
+        win_stay, tester(int(rng.integers(1, 4))), quota(2, 1), quota(3, 2), quota(4, 1), quota(int(rng.integers(5, 8)), 2),
+        quota(int(rng.integers(9, 12)), 4), quota(4, 3), sleepy(2), sleepy(3), sleepy(4),
     ]  # fmt: skip
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
     field_, settle = field(evaluation.generator("field")), settle_with_slips("choose", POINTS, SLIP)
-    points = play_field(evaluation, "strategy.py", "choose", field_, settle, games=GAMES, rounds=(60, 140))
+    points = play_field(evaluation, "strategy.py", "choose", field_, settle, games=GAMES, rounds=(100, 200))
     return {"points": float(points.mean()), "worst": float(points.min())}

@@ -11,7 +11,7 @@ import numpy as np
 from palaestra.research.tasks.data import load_function
 
 RATIO = 4.26
-VARIABLES = (60, 70)
+VARIABLES = (80, 90)
 EACH = 12
 """The number of satisfiable and of unsatisfiable formulas in a set."""
 
@@ -44,10 +44,7 @@ def drawn(variables: int, rng: np.random.Generator) -> list[list[int]]:
 
 def satisfiable(search: Any) -> bool:
     """Whether the formula is satisfiable."""
+    choose = load_function(Path(__file__).parent / "starter" / "branching.py", "choose")
     while search.satisfiable is None:
-        weights: dict[int, float] = {}
-        for clause in search.open_clauses():
-            for literal in clause:
-                weights[literal] = weights.get(literal, 0.1) + (5.0 if len(clause) == 2 else 1.0)
-        search.decide(max(weights, key=lambda literal: weights[literal] * weights.get(-literal, 0.1)))
+        search.decide(choose(search.open_clauses()))
     return bool(search.satisfiable)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Self
 
 from palaestra.core.errors import SandboxError
+from palaestra.core.tables import load_table
 from palaestra.research.workspace.commands.base import CommandError
 from palaestra.sandbox.base import Shell, ShellResult
 
@@ -30,45 +31,7 @@ _MAX_SHOWN = 40_000
 HEADER = re.compile(r"^\[file (.+), \d+ lines?(?:, .*)?\]$", re.MULTILINE)
 """The first line of every window, with the path; history processors find windows by it."""
 
-# The path without links. A subshell costs a millisecond, so it runs only for a path with links, `.` or `..`: it changes
-# to the nearest existing folder and appends the names below it.
-_RESOLVE = r"""
-local __path=$1 __root=$2 __kind=missing __may=0 __part
-[[ $__path == /* ]] || __path=${PWD%/}/$__path
-[[ $__path == */ && $__path != / ]] && __path=${__path%/}
-for __part in "$__path" "$__root"; do
-  while [[ $__part == */* && ! -L $__part && ${__part##*/} != @(|.|..) ]]; do __part=${__part%/*}; done
-  [[ $__part ]] && break
-done
-if [[ $__part ]]; then
-  builtin mapfile -t -d '' __a < <(
-    if [[ -L $__path ]]; then __kind=dangling; __target=$(builtin command -p readlink -f -- "$__path") && __path=$__target; fi
-    __folder=$__path __below=
-    while [[ $__folder == */* ]]; do
-      __below=/${__folder##*/}$__below __folder=${__folder%/*}
-      [[ -d ${__folder:-/} ]] && break
-    done
-    builtin cd -P -- "${__folder:-/}" && __path=${PWD%/}$__below && builtin cd -P -- "$__root" \
-      && builtin printf '%s\0' "$__kind" "$__path" "$PWD"
-  )
-  __kind=${__a[0]-} __path=${__a[1]-} __root=${__a[2]-}
-fi
-if [[ -d $__path ]]; then __kind=folder
-elif [[ -f $__path ]]; then __kind=unreadable; [[ -r $__path ]] && __kind=file
-elif [[ -e $__path ]]; then __kind=special; fi
-[[ -w $__path ]] && __may=1
-__a=("$__kind" "$__may" "$__path" "$__root")
-"""
-# `read` stops at a NUL byte with success before it has all requested bytes. `grep` counts an unterminated last line.
-_MEASURE = r"""
-local __head __zero=0 LC_ALL=C
-IFS= builtin read -r -d '' -n 1000 __head <"$1" && (( ${#__head} < 1000 )) && __zero=1
-__a=("$__zero" "$(PATH=/usr/bin:/bin; builtin exec grep -ac '' -- "$1")")
-"""
-_SLICE = r"""
-local LC_ALL=C
-builtin mapfile -t __a < <(PATH=/usr/bin:/bin; builtin command tail -n "+$2" -- "$1" | builtin command head -n "$3" | builtin command cut -b "-$4")
-"""
+_QUERIES: dict[str, str] = load_table(__file__, "queries")
 
 _PROBLEMS: dict[str, str] = {
     "folder": "is a folder. List it with: ls -la '{path}'; or find a file with: find_file NAME '{path}'",
@@ -81,32 +44,6 @@ _PROBLEMS: dict[str, str] = {
 
 # Queries to the shell
 
-# The agent's commands are not bash commands. This explains it if one is used in a list, a loop or a script. A program
-# or function of the agent with the same name takes precedence, as usual in bash.
-_PRELUDE = r"""
-command_not_found_handle() {{
-  case $1 in
-    {names}) printf '%s did nothing: it is one of your own commands, not of bash. It stands alone, as the first word of a message.\n' "$1" >&2 ;;
-    *) printf 'bash: %s: command not found\n' "$1" >&2 ;;
-  esac
-  return 127
-}}
-export -f command_not_found_handle
-"""
-
-# A query is a function with local variables, so that nothing is left behind. The variable names are unlikely to be
-# read-only. The agent's shell options do not apply in it; behind `||`, neither does `set -e`. Programs are run
-# from the system's folders by `exec` or `command`, so the agent's PATH and functions do not apply. The answer is in
-# `__a` and is printed between two marks by one builtin: output of background processes comes before or after it.
-_QUESTION = """{{
-palaestra_question() {{
-local - __a=(); set +eufx; [[ ${{PWD-}} == /* ]] || builtin cd .
-{script}
-builtin printf '%s\\0' {mark} "${{__a[@]}}" {mark}
-}}
-palaestra_question {arguments} || :
-builtin unset -f palaestra_question
-}} 2>/dev/null"""
 
 _MAX_STRAY = 1 << 16
 
@@ -121,7 +58,7 @@ class ShellQuery:
     def __init__(self, shell: Shell, names: list[str]) -> None:
         self.shell, self.stray, self.deadline = shell, b"", math.inf
         self._prepared, self._folder = False, ""
-        self._prelude = _PRELUDE.format(names="|".join(map(shlex.quote, names)) or "''")
+        self._prelude = _QUERIES["prelude"].format(names="|".join(map(shlex.quote, names)) or "''")
 
     def execute(self, command: str, timeout: float | None = None) -> ShellResult:
         """Run a command of the agent."""
@@ -144,7 +81,7 @@ class ShellQuery:
             raise CommandError("the shell is too slow to answer; look at what runs in the background")
         mark = secrets.token_hex(12)
         words = " ".join(map(shlex.quote, arguments))
-        result = self._run(_QUESTION.format(script=script, mark=mark, arguments=words), min(timeout, left))
+        result = self._run(_QUERIES["question"].format(script=script, mark=mark, arguments=words), min(timeout, left))
         parts = result.output.split(mark.encode())
         if len(parts) != 3:
             self._stay(result.output)
@@ -270,7 +207,7 @@ class Files:
         """Resolve a path from the shell's current folder."""
         if not path or "\0" in path or "\n" in path or len(path) > 4000:
             raise CommandError(f"a path of a file is expected; got {path[:80]!r}")
-        answer = self.query.ask(_RESOLVE, path, self.shell.workspace)
+        answer = self.query.ask(_QUERIES["resolve"], path, self.shell.workspace)
         if answer is None or len(answer) != 4 or not answer[3]:
             raise CommandError(f"'{path}' cannot be looked at; try: pwd; ls -ld '{path}'")
         kind, writable, absolute, root = (part.decode("utf-8", "replace") for part in answer)
@@ -304,7 +241,7 @@ class Files:
             lines = self.text(location).lines
             first = max(1, min(first, len(lines) - count + 1))
             return Page(lines[first - 1 : first - 1 + count], first, len(lines))
-        answer = self.query.ask(_MEASURE, location.path)
+        answer = self.query.ask(_QUERIES["measure"], location.path)
         if answer is None or len(answer) != 2 or not answer[1].isdigit():
             raise CommandError(f"'{location.given}' cannot be read; try: ls -l '{location.given}'")
         if answer[0] == b"1":
@@ -345,7 +282,7 @@ class Files:
 
     def _read_lines(self, location: FileLocation, first: int, count: int, width: int = _MAX_WIDTH) -> list[str]:
         """Read lines through the shell, in parts if the output is too large."""
-        answer = self.query.ask(_SLICE, location.path, str(first), str(count), str(width))
+        answer = self.query.ask(_QUERIES["slice"], location.path, str(first), str(count), str(width))
         if answer is None and count > 1:
             half = count // 2
             rest = self._read_lines(location, first + half, count - half, width)

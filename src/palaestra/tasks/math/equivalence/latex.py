@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from palaestra.core.tables import load_table
+
 MAX_LENGTH = 1000
 """Longer answers are compared as text."""
 MAX_INPUT = 4 * MAX_LENGTH
@@ -14,17 +16,8 @@ MAX_INPUT = 4 * MAX_LENGTH
 MAX_DEPTH = 24
 """Answers with deeper brackets are compared as text."""
 
-_SIGNS = str.maketrans(
-    {
-        "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "×": r"\times ", "✕": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ",
-        "∙": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "≤": r"\le ", "⩽": r"\le ",
-        "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ",
-        "∈": r"\in ", "±": r"\pm ", "°": r"^\circ ", "ℝ": r"\mathbb{R}", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ",
-        "²": "^2", "³": "^3", "¹": "^1", "⁴": "^4", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}",
-        "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}", "％": "%", "＄": "$", "，": ",",
-        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2007": " ", "\u200b": "", "\ufeff": "", "’": "'", "“": '"', "”": '"',
-    }
-)  # fmt: skip
+NOTATION = load_table(__file__, "notation")
+_SIGNS = str.maketrans(NOTATION["signs"])
 
 _SIMPLE = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?<!,)", re.ASCII)
 _SQUEEZED = re.compile(r"(?<=\d),\s*\\!\s*(?=\d{3})", re.ASCII)
@@ -34,15 +27,7 @@ _DROPPED = re.compile(
     r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|mathstrut|strut|large|Large|normalsize|bf|rm|it|tt|sf)(?![a-zA-Z])"
     r"|\\[()\[\]]"
 )
-_RENAMED = {
-    r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
-    r"\leqslant": r"\le ", r"\leqq": r"\le ", r"\leq": r"\le ", r"\geqslant": r"\ge ", r"\geqq": r"\ge ", r"\geq": r"\ge ",
-    r"\neq": r"\ne ", r"\lt": "<", r"\gt": ">", r"\lbrace": r"\{", r"\rbrace": r"\}", r"\lbrack": "[", r"\rbrack": "]",
-    r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\varnothing": r"\emptyset ", r"\O": r"\emptyset ",
-    r"\dots": r"\ldots ", r"\cdots": r"\ldots ", r"\dotsc": r"\ldots ", r"\dotsb": r"\ldots ",
-    r"\simeq": r"\approx ", r"\thickapprox": r"\approx ", r"\R": r"\mathbb{R}", r"\Reals": r"\mathbb{R}",
-    r"\div": "/", r"\ast": r"\cdot ", r"\infin": r"\infty ", r"\degree": r"^\circ ",
-}  # fmt: skip
+_RENAMED: dict[str, str] = NOTATION["renamed"]
 """Commands with the same meaning as another one."""
 _REPLACED = (
     (re.compile(r"<="), r"\\le "),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from palaestra.tasks.math.equivalence.latex import NOTATION
 from palaestra.tasks.readings import NUMBER_WORDS, SCALES
 
 _MAX_BITS = 20_000
@@ -213,15 +214,7 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction
 }
 
 
-_UNITS = {
-    "cm": "cm|centimeter|centimetre", "mm": "mm|millimeter|millimetre", "km": "km|kilometer|kilometre", "m": "m|meter|metre",
-    "inch": "in|inch|inche", "foot": "ft|foot|feet", "yard": "yd|yard", "mile": "mi|mile", "g": "g|gram|gramme", "kg": "kg|kilogram|kilo",
-    "mg": "mg|milligram", "lb": "lb|pound", "oz": "oz|ounce", "second": "s|sec|second", "minute": "min|minute", "hour": "h|hr|hour",
-    "day": "day", "week": "week", "month": "month", "year": "yr|year", "l": "l|liter|litre", "ml": "ml|milliliter|millilitre",
-    "gallon": "gal|gallon", "mph": "mph", "dollar": "dollar|usd|buck", "cent": "cent|¢", "euro": "euro|eur|€", "gbp": "gbp|£",
-    "degree": "degree|deg", "radian": "rad|radian",
-}  # fmt: skip
-_UNIT_OF = {name: unit for unit, names in _UNITS.items() for name in names.split("|")}
+_UNIT_OF = {name: unit for unit, names in NOTATION["units"].items() for name in names.split("|")}
 
 
 def get_scale(tail: str) -> tuple[int, str]:

@@ -20,7 +20,15 @@ from palaestra.tasks.math.equivalence.forms import (
     Words,
     is_region,
 )
-from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, closing, measure_depth, tidy
+from palaestra.tasks.math.equivalence.latex import (
+    MAX_DEPTH,
+    MAX_INPUT,
+    MAX_LENGTH,
+    NOTATION,
+    closing,
+    measure_depth,
+    tidy,
+)
 from palaestra.tasks.math.equivalence.numerals import Numeral, TooLargeError, get_scale, get_unit, read_number
 
 _MAX_PARTS = 40
@@ -346,15 +354,7 @@ def _strip_brackets(text: str) -> tuple[str, str]:
     return "", text
 
 
-_FUNCTIONS = frozenset({
-    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log",
-    "ln", "exp", "sqrt", "lcm", "gcd", "max", "min", "mod", "pi", "cis", "det",
-})  # fmt: skip
-_SHORT_WORDS = frozenset({
-    "no", "on", "yes", "or", "and", "odd", "not", "all", "any", "one", "two", "six", "ten", "the", "sum", "set",
-    "add", "top", "low", "up", "to", "in", "is", "it", "as", "at", "if", "of", "mon", "tue", "wed", "thu",
-    "fri", "sat", "sun", "red", "day", "dog", "cat", "old", "new", "big", "few",
-})  # fmt: skip
+_FUNCTIONS, _SHORT_WORDS = (frozenset[str](NOTATION[name]) for name in ("functions", "short_words"))
 # Words after a number that change its value.
 _CHANGES = re.compile(
     r"\b(?:hal(?:f|ves)|thirds?|quarters?|(?:ten|hundred|thousand|fif|six|seven|eigh|nin|twelf)ths?|squared|cubed|than|plus|minus|times \w*[\d.]|divided|factorial|root|power|million|thousand)\b",

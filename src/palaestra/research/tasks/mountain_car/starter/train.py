@@ -7,29 +7,29 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from car import returns, starts
+from car import costs, starts
 
-TRIES = 40
+TRIES = 20
 CARS = 64
 STEP = 1.0
 
 
-def worth(weights: np.ndarray, rng: np.random.Generator) -> float:
-    """The mean return of a policy from new random starts."""
+def measure(weights: np.ndarray, rng: np.random.Generator) -> float:
+    """The mean cost of a policy from new random starts."""
     position, velocity = starts(CARS, rng)
-    return float(returns(lambda x, v: np.tanh(weights[0] + weights[1] * x), position, velocity).mean())
+    return float(costs(lambda x, v: np.tanh(weights[0] + weights[1] * x), position, velocity).mean())
 
 
 def main() -> None:
     rng = np.random.default_rng(0)
     best = np.zeros(2)
-    most = worth(best, rng)
+    least = measure(best, rng)
     for attempt in range(TRIES):
         weights = best + rng.normal(0.0, STEP, 2)
-        found = worth(weights, rng)
-        if found > most:
-            best, most = weights, found
-            sys.stdout.write(f"try {attempt}: mean return {most:.2f} with weights {best.round(3)}\n")
+        cost = measure(weights, rng)
+        if cost < least:
+            best, least = weights, cost
+            sys.stdout.write(f"try {attempt}: mean cost {least:.2f} with weights {best.round(3)}\n")
     Path("weights.json").write_text(json.dumps(best.tolist()))
 
 

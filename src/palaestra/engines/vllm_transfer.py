@@ -1,0 +1,82 @@
+"""vLLM's weight transfer: its workers receive the learners' broadcasts themselves, see `palaestra.executors.broadcast`.
+
+The backend `palaestra` of vLLM's `weight_transfer_config`. Every worker of a tensor-parallel engine receives all weights and loads
+its part. The entry point `vllm.general_plugins` registers it in every process of vLLM, also of `vllm serve`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+
+from palaestra.core.errors import EngineError
+from palaestra.executors.broadcast import Meeting, SharedWeights
+
+_PREFIX = "model."
+"""Before the names of a checkpoint, in the names of a policy's weights. The value head has another one."""
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
+    """Nothing: a worker joins the samplers when it receives its first weights."""
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """A `SharedWeights`, as plain data."""
+
+    meeting: dict[str, Any]
+    number: int
+    version: int
+    checksums: list[int]
+
+
+def describe_update(shared: SharedWeights) -> dict[str, Any]:
+    """The fields of `UpdateInfo`."""
+    return {
+        "meeting": asdict(shared.meeting), "number": shared.number, "version": shared.version, "checksums": list(shared.checksums),
+    }  # fmt: skip
+
+
+class BroadcastTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
+    """Receives a version in a worker of vLLM and loads it."""
+
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Do nothing."""
+
+    def start_weight_update(self) -> None:
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        self.receive_weights(self.parse_update_info(update_info))
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        shared = SharedWeights(
+            Meeting(**update_info.meeting), update_info.number, update_info.version, tuple(update_info.checksums)
+        )
+        weights = {k.removeprefix(_PREFIX): v for k, v in shared.get().items() if k.startswith(_PREFIX)}
+        if adapter := next((name for name in weights if ".lora_" in name), ""):
+            raise EngineError(f"vLLM's weight transfer expects whole weights; got the adapter's {adapter}")
+        self.model.load_weights((name, tensor.to(self.device)) for name, tensor in weights.items())
+
+    def finish_weight_update(self) -> None:
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        """Do nothing: the receiver of this process ends with the learners."""

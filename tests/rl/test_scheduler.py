@@ -1,0 +1,154 @@
+"""The order of parts: versions, bounded staleness, dropped parts, recorded orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from palaestra.rl.scheduler import Part, Placement, RolloutScheduler
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(max_staleness: int, batches: int = 10, size: int = 2, **options: object) -> RolloutScheduler[str]:
+    scheduler: RolloutScheduler[str] = RolloutScheduler(size, batches, max_staleness, Clock(), **options)  # type: ignore[arg-type]
+    scheduler.update_version(0)
+    return scheduler
+
+
+def pull(scheduler: RolloutScheduler[str]) -> list[Part]:
+    """All parts that workers may start now."""
+    return list(iter(scheduler.next_part, None))
+
+
+def finish(scheduler: RolloutScheduler[str], parts: Iterable[Part]) -> None:
+    for part in parts:
+        scheduler.finish_part(part, f"{part.number} by {part.version}")
+
+
+def close(scheduler: RolloutScheduler[str]) -> tuple[str, ...]:
+    batch = scheduler.close_batch()
+    assert batch is not None
+    scheduler.update_version(batch.number)
+    return batch.results
+
+
+def test_without_staleness_a_batch_is_its_iteration() -> None:
+    scheduler = make(0, batches=2)
+    first = pull(scheduler)
+    assert [(part.number, part.version) for part in first] == [(0, 0), (1, 0)]
+    finish(scheduler, first[1:])
+    assert scheduler.close_batch() is None
+    assert scheduler.next_part() is None
+    finish(scheduler, first[:1])
+    assert close(scheduler) == ("0 by 0", "1 by 0")
+    finish(scheduler, pull(scheduler))
+    assert close(scheduler) == ("2 by 1", "3 by 1")
+    assert pull(scheduler) == []  # The run has two batches.
+
+
+def test_a_slow_part_joins_a_later_batch_with_its_own_version() -> None:
+    scheduler = make(2)
+    slow, *others = pull(scheduler)
+    assert len(others) == 5  # of three batches
+    finish(scheduler, others)
+    assert close(scheduler) == ("1 by 0", "2 by 0")
+    finish(scheduler, [slow, *pull(scheduler)])
+    assert close(scheduler) == ("0 by 0", "3 by 0")
+    batch = scheduler.close_batch()
+    assert batch is not None
+    assert (batch.placements, batch.staleness) == ((Placement(4, 0), Placement(5, 0)), [2, 2])
+
+
+def test_the_learner_waits_for_a_part_that_would_be_too_stale() -> None:
+    scheduler = make(1)
+    slow, *others = pull(scheduler)
+    finish(scheduler, others)
+    close(scheduler)
+    finish(scheduler, pull(scheduler))
+    assert len(scheduler._finished) == 3
+    assert scheduler.close_batch() is None  # After it version 0 would be too stale.
+    finish(scheduler, [slow])
+    assert close(scheduler) == ("0 by 0", "3 by 0")
+
+
+def test_a_stale_part_is_dropped_once_and_then_waited_for() -> None:
+    scheduler = make(1, max_drops=1)
+    slow, *others = pull(scheduler)
+    finish(scheduler, others)
+    for _ in range(2):
+        close(scheduler)
+        finish(scheduler, [part for part in pull(scheduler) if part.number])
+    # After two updates, version 0 is too stale for the third.
+    [again] = [part for part in scheduler._running.values() if part.number == 0]
+    assert (again.version, again.drops) == (2, 1)
+    finish(scheduler, [slow])
+    assert 0 not in scheduler._finished
+    batch = scheduler.close_batch()
+    assert batch is not None
+    assert batch.dropped == 1
+    scheduler.update_version(3)
+    finish(scheduler, pull(scheduler))
+    # It fits batch 4 at the latest: without it the learner waits.
+    assert scheduler.close_batch() is None
+    finish(scheduler, [again])
+    assert "0 by 2" in close(scheduler)
+
+
+@pytest.mark.parametrize("max_drops", [0, 1])
+@pytest.mark.parametrize("max_staleness", [0, 1, 3])
+def test_every_part_is_learned_once_within_the_bound(max_staleness: int, max_drops: int) -> None:
+    scheduler = make(max_staleness, batches=20, size=3, max_drops=max_drops)
+    running, learned = list[Part](), list[Placement]()
+    for step in range(2000):
+        if len(running) < 4 and (part := scheduler.next_part()) is not None:
+            running.append(part)
+        # Every seventh part is slow.
+        ready = [part for part in running if part.number % 7 or step % 51 == 0]
+        if ready and step % 2:
+            finish(scheduler, ready[:1])
+            running.remove(ready[0])
+        if scheduler.version < 20 and (batch := scheduler.close_batch()) is not None:
+            assert max(batch.staleness) <= max_staleness
+            learned += batch.placements
+            scheduler.update_version(batch.number)
+    assert sorted(placement.number for placement in learned) == list(range(60))
+
+
+def test_a_recorded_order_is_repeated_from_any_version() -> None:
+    plan = {
+        1: [Placement(0, 0), Placement(3, 0)],
+        2: [Placement(1, 0), Placement(2, 1)],
+        3: [Placement(4, 0), Placement(5, 2)],
+    }
+    scheduler = make(2, plan=plan)
+    parts = pull(scheduler)
+    assert [part.number for part in parts] == [0, 1, 3, 4]
+    finish(scheduler, parts)
+    assert close(scheduler) == ("0 by 0", "3 by 0")
+    finish(scheduler, pull(scheduler))
+    assert close(scheduler) == ("1 by 0", "2 by 1")
+    assert scheduler.list_needed_versions() == {0, 1, 2}  # Parts 6 and 7 are not recorded and were sampled at once.
+    finish(scheduler, pull(scheduler))
+    assert close(scheduler) == ("4 by 0", "5 by 2")
+
+    continued: RolloutScheduler[str] = RolloutScheduler(2, 10, 2, Clock(), plan)
+    continued.update_version(2)
+    assert [(part.number, part.version) for part in pull(continued)][:3] == [(4, 0), (5, 2), (6, 2)]
+
+
+def test_the_clock_measures_parts_and_waits() -> None:
+    scheduler = make(0)
+    parts = pull(scheduler)
+    for part, now in zip(parts, (3.0, 5.0), strict=True):
+        scheduler.clock.now = now  # type: ignore[attr-defined]
+        scheduler.finish_part(part, "")
+    batch = scheduler.close_batch()
+    assert batch is not None
+    assert (batch.seconds, batch.waited) == ((3.0, 5.0), 5.0)
