@@ -21,7 +21,7 @@ WORKERS ?= 2
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-backends lint types check docs setup system stub bench clean
+.PHONY: help demo test test-fast test-backends lint types check docs setup system stub bench clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -32,6 +32,9 @@ demo: $(STAMP)  ## teach the embedded student, about a minute; leaves a report
 test: $(STAMP) system  ## all tests that need nothing special
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile tests/sandbox  # held to times, so apart from the rest
+
+test-fast: $(STAMP)  ## the quick tests, 90 seconds
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --fast --numprocesses $(WORKERS) --dist loadfile
 
 test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.installed $(OPENENV)/.installed $(AGENTS)/.installed $(MINATAR) $(TEMPLATES) $(HARBOR) system  ## tests that fetch models or need engines; 10 GB
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gem,reasoning-gym,wandb]' 'ray[default]'  # needs a C compiler

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -33,6 +34,25 @@ UNTIMED: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow
 settings.register_profile("repeat", derandomize=True, **UNTIMED)
 settings.register_profile("search", print_blob=True, **UNTIMED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="leave out the tests of tests/slow.txt")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--fast`, leave out what `tests.helpers.slow_tests` measured to be slow."""
+    if config.getoption("fast"):
+        slow = set((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").split())
+        left = [item for item in items if to_name(item) in slow]
+        items[:] = [item for item in items if to_name(item) not in slow]
+        config.hook.pytest_deselected(items=left)
+
+
+def to_name(item: pytest.Item) -> str:
+    """The name of a test function as reports have it, without its parameters."""
+    module, *classes, name = item.nodeid.partition("[")[0].split("::")
+    return f"{'.'.join([module.removesuffix('.py').replace('/', '.'), *classes])}::{name}"
 
 
 def pytest_collection_finish() -> None:

@@ -20,13 +20,11 @@ WINDOWS = {
     ("light", 390): [],
 }
 """The rules of axe that are checked in a window: all, what depends on the colors, or only whether the page fits."""
-pytestmark = pytest.mark.backends
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` builds it."""
-    pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -46,6 +44,12 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
+def test_the_site_is_built_without_a_warning(site: Path) -> None:
+    assert (site / "index.html").exists()
+    assert (site / "reference" / "envs.html").exists()
+
+
+@pytest.mark.backends
 def test_pages_are_accessible_and_load_nothing(site: Path, browser: Any) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     requests: list[str] = []
@@ -67,6 +71,7 @@ def test_pages_are_accessible_and_load_nothing(site: Path, browser: Any) -> None
     assert not [url for url in requests if not url.startswith(("file:", "data:", "blob:", "about:"))]
 
 
+@pytest.mark.backends
 def test_search_works_from_a_folder(site: Path, browser: Any) -> None:
     page = browser.new_context().new_page()
     page.goto((site / "index.html").as_uri())

@@ -88,6 +88,11 @@ def test_mastered_skill_is_open_and_a_leaf_is_its_own_subskill() -> None:
     assert [leaf.name for leaf in unheard.closed] == [""]
 
 
+def test_equally_weak_subskills_open_in_task_order() -> None:
+    tree = build_tree(make_state(make_report(0.0)), {"clock": ("within_hour", "past_hour")})
+    assert [leaf.name for leaf in tree.branches[0].closed] == ["within_hour", "past_hour"]
+
+
 def test_rewards_are_paired_by_problem() -> None:
     def make_attempt(skill: str, number: int, right: bool | None) -> Attempt:
         outcome = Failure(FailureCause.ENGINE, "broke") if right is None else Score(float(right))

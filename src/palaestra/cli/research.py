@@ -236,6 +236,16 @@ def _measure(names: list[str], write: str) -> None:
         say(table)
 
 
+def leaderboard(
+    folder: Annotated[Path, typer.Argument(help="The folder with the runs, for example runs.")],
+    out: Annotated[Path, typer.Option(help="The HTML page.")] = Path("leaderboard.html"),
+) -> None:
+    """Write a page that compares all research runs below a folder: agents by tasks, intervals, costs and audit."""
+    from palaestra.report import write_leaderboard
+
+    say(f"leaderboard: {write_leaderboard(folder, out)}")
+
+
 def _mcp(settings: Any, out: Out = "") -> None:
     """Serve a task over the Model Context Protocol on stdin and stdout. Progress goes to stderr."""
     from palaestra.cli.terminal import format_score
@@ -258,13 +268,14 @@ def build_commands() -> TyperGroup:
     app = typer.Typer(
         name="research",
         invoke_without_command=True,
-        subcommand_metavar="[bench|tasks|mcp]",
+        subcommand_metavar="[bench|leaderboard|tasks|mcp]",
         add_completion=False,
         help="Run an agent on a research task.",
         epilog=format_examples("research"),
     )
     app.callback(invoke_without_command=True)(from_settings(ResearchSettings, _research))
     app.command("tasks")(tasks)
+    app.command("leaderboard")(leaderboard)
     app.command("bench")(from_settings(ResearchSettings, _bench, without=NAMED))
     app.command("mcp")(from_settings(ResearchSettings, _mcp, without=OF_THE_AGENT))
     group = typer.main.get_command(app)

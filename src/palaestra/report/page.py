@@ -141,6 +141,21 @@ def render_comparison(result: CompareResult) -> str:
     return _render("compare", compare_page(result), names)
 
 
+def write_leaderboard(folder: str | Path, path: str | Path) -> Path:
+    """Write the leaderboard of the research runs below a folder as one page.
+
+    Raises:
+        RunError: there is no finished research run.
+        StorageError: the page cannot be written.
+    """
+    from palaestra.recipes.research.leaderboard import read_leaderboard
+
+    board, path = read_leaderboard(folder), Path(path)
+    page = {"tasks": board.tasks, "rows": board.rows, "unfinished": board.unfinished}
+    write_text(path, _render("leaderboard", page, Path(folder).resolve().name))
+    return path
+
+
 def write_check_report(report: SubjectReport, path: Path) -> Path:
     """Write the report of a check: as a page to a file that ends in `.html`, as a badge to `.svg`, otherwise as JSON.
 

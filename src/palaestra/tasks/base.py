@@ -124,6 +124,8 @@ class TaskHooks:
     """Examples in one lesson of the task's own generators, unless the user sets a number."""
     epochs: int = 4
     """Epochs of each training on them, unless the user sets a number."""
+    learning_rate: float = 0.0
+    """Peak learning rate of these trainings if they train all weights, unless the user sets one; 0: the student's own."""
     is_procedural: bool = False
     """Whether the problems are generated. A procedural task cannot provide `EVERY` problem, only a given number."""
     concurrent_scoring: bool = False

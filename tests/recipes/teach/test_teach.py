@@ -101,15 +101,17 @@ def test_the_same_settings_give_the_same_metrics_and_weights(tmp_path: Path) -> 
 
 
 def test_tasks_set_the_amounts_of_their_own_lessons() -> None:
-    task = make_task("vision-skills")
-    own = get_hooks(task).lesson_size, get_hooks(task).epochs
-    assert own != (TaskHooks.lesson_size, TaskHooks.epochs)
-    assert TeachSettings(task="vision-skills").get_amounts(task) == own
-    assert TeachSettings(lesson_size=7).get_amounts(task) == (7, TaskHooks.epochs)
-    assert TeachSettings(epochs=2).get_amounts(task) == (own[0], 2)
-    assert TeachSettings(budget=100).get_amounts(task) == (TaskHooks.lesson_size, TaskHooks.epochs)
+    task = make_task("tools-skills")
+    hooks, defaults = get_hooks(task), (TaskHooks.lesson_size, TaskHooks.epochs, TaskHooks.learning_rate)
+    own = hooks.lesson_size, hooks.epochs, hooks.learning_rate
+    assert not set(own) & set(defaults)
+    assert TeachSettings().get_amounts(task) == own
+    assert TeachSettings(lesson_size=7).get_amounts(task) == (7, *defaults[1:])
+    assert TeachSettings(epochs=2).get_amounts(task) == (own[0], 2, own[2])
+    assert TeachSettings(learning_rate=0.1).get_amounts(task) == (*own[:2], 0.1)
+    assert TeachSettings(budget=100).get_amounts(task) == defaults
     # Lessons of a model cost money.
-    assert TeachSettings(writer="mock:x").get_amounts(task) == (TaskHooks.lesson_size, TaskHooks.epochs)
+    assert TeachSettings(writer="mock:x").get_amounts(task) == defaults
 
 
 def test_resuming_a_finished_run_changes_nothing(result: teach.TeachResult) -> None:

@@ -1,4 +1,4 @@
-"""Mountain car and maze: policies are called step by step for many episodes at once."""
+"""Mountain car, maze and fruit cart: policies are called step by step for many episodes at once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SWING = "def act(observation):\n    return 1.0 if observation[1] > 0 else -1.0\n
 EAST = "def act(observation, memory):\n    return 'E', memory + 'E'\n"
 
 
-@pytest.mark.parametrize("name", ["mountain_car", "grid_maze"])
+@pytest.mark.parametrize("name", ["mountain_car", "grid_maze", "fruit_cart"])
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("def act(*told):\n    return None\n", "act must return"),
-        ("def act(*told):\n    return 'left'\n", "act must return"),
+        ("def act(*told):\n    return 'up'\n", "act must return"),
         ("def act(*told):\n    return float('nan')\n", "act must return"),
         ("def act(*told):\n    return [1.0, 2.0]\n", "act must return"),
         ("def act(*told):\n    return 10 ** 400\n", "act must return"),
@@ -143,3 +143,21 @@ def test_the_reference_keeps_its_memory_within_the_limit() -> None:
         assert len(walk.memory) <= sys.modules[maze.__module__].MAX_MEMORY
         walk.move(action)
         assert walk.steps < 300
+
+
+def test_cart_is_emptied_in_the_barn_and_loses_its_load_to_a_rock() -> None:
+    game = load_part("fruit_cart", "Game", "starter/game.py")(np.random.default_rng(0))
+    game.cart = 2
+    game.objects = [["apple", 9, 2], ["plum", 8, 2], ["apple", 9, 5]]
+    game.step("stay")
+    assert (sorted(game.load), game.points) == ([1, 3], 0)
+    game.objects = []
+    for _ in range(2):
+        game.step("left")
+    assert (game.cart, game.load, game.points) == (0, [], 4)
+    game.load, game.cart, game.objects = [1, 1, 1, 1], 4, [["apple", 9, 4]]
+    game.step("stay")
+    assert len(game.load) == 4
+    game.objects = [["rock", 9, 4]]
+    game.step("stay")
+    assert game.load == []

@@ -24,9 +24,14 @@ PUBLISHED = {
     "battle_of_sexes": Published((1.364, 1.386), (2.090, 2.119)),
     "colonel_blotto": Published((0.454, 0.412), (0.7675, 0.7725)),
     "digit_images": Published((0.543, 0.547), (0.846, 0.879), (0.01, 0.04), 0.8),
+    # A ratio of times.
+    "faster_generation": Published((0.94, 0.95), (13.4, 19.1), (0.4, 12.0), 0.6),
+    "fine_tune_digits": Published((0.494, 0.4995), (0.688, 0.656), (0.005, 0.02), 0.8),
+    "fruit_cart": Published((28.25, 22.94), (43.31, 41.5), (0.1, 0.1)),
     "grid_maze": Published((0.475, 0.521), (0.735, 0.734)),
     "mountain_car": Published((180.0, 177.6), (29.35, 29.54), (1.0, 1.0)),
     "nano_post_train": Published((0.553, 0.550), (0.844, 0.856), (0.03, 0.05), 0.7),
+    "picture_captions": Published((0.701, 0.694), (0.924, 0.930), (0.005, 0.03)),
     "prisoners_dilemma": Published((2.621, 2.653), (2.917, 3.001)),
     "sat_branching": Published((61.13, 71.31), (27.06, 30.00), (1.0, 1.0)),
     "tabular_classification": Published((0.527, 0.516), (0.870, 0.884), (0.015, 0.02), 0.8),
@@ -38,9 +43,11 @@ PUBLISHED = {
     "write_lessons": Published((0.281, 0.259), (0.653, 0.688), (0.08, 0.08), 0.6),
     "write_teacher": Published((9.98, 5.90), (16.67, 14.93), (3.0, 3.0), 0.6),
 }
-SLOW = {"nano_post_train", "sat_branching", "tune_ppo", "write_lessons", "write_teacher"}
+SLOW = {"faster_generation", "nano_post_train", "sat_branching", "tune_ppo", "write_lessons", "write_teacher"}
 SLOW_REFERENCES = SLOW | {
     "digit_images",
+    "fruit_cart",
+    "picture_captions",
     "tabular_classification",
     "tabular_regression",
     "text_classification",
@@ -49,6 +56,15 @@ SLOW_REFERENCES = SLOW | {
 
 
 FIRST_IDEAS = {
+    "fruit_cart": (
+        "policy.py",
+        "def act(seen):\n"
+        "    fruit = [one for one in seen['objects'] if one[0] != 'rock' and abs(one[2] - seen['cart'])"
+        " <= -(-(10 - one[1]) // (2 if one[0] == 'plum' else 1))]\n"
+        "    target = max(fruit, key=lambda one: (one[0] == 'plum', one[1]))[2] if fruit and len(seen['load']) < 3 else 0\n"
+        "    return 'left' if target < seen['cart'] else 'right' if target > seen['cart'] else 'stay'\n",
+        31.06,
+    ),
     "mountain_car": ("policy.py", "def act(observation):\n    return 1.0 if observation[1] > 0 else -1.0\n", 380.0),
     "prisoners_dilemma": (
         "strategy.py",

@@ -253,7 +253,7 @@ class LessonOrder:
     ) -> None:
         self.settings, self.teacher, self.checks, self.env, self.state = settings, teacher, checks, env, state
         self.verifier, self.round = verifier, state.round + 1
-        self.size = min(settings.get_amounts(env.task)[0], state.budget)
+        self.size = min(settings.get_amounts(env.task).lesson_size, state.budget)
         self.inspection: Inspection | None = None
         self.failures: list[Failure] = []
         self._by_task = isinstance(teacher, PlanningTeacher) and isinstance(teacher.writer, TaskWriter)

@@ -202,16 +202,19 @@ def _open_student(settings: TeachSettings, task: Task, listener: Listener) -> It
         torch.set_num_threads(settings.threads)
     listener(Event("load"))
     model = models.load(strip_scheme(settings.student), device=settings.device, listener=listener)
+    amounts = settings.get_amounts(task)
     supervision = supervision_for(
         model.weights,
         "lora" if settings.trainer == "llama-factory" else settings.method,
-        epochs=settings.get_amounts(task)[1],
+        epochs=amounts.epochs,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         rank=settings.rank,
         optimizer=settings.optimizer if settings.learning == "supervised" or settings.optimizer != "auto" else "adamw",
         freeze_vision=settings.freeze_vision,
     )
+    if supervision.method == "full" and amounts.learning_rate:
+        supervision = replace(supervision, learning_rate=amounts.learning_rate)
     options = dict(settings.student_kwargs)
     if hasattr(getattr(STUDENTS.get(settings.learning), "Settings", None), "max_tokens"):
         options.setdefault("max_tokens", settings.answer_tokens or get_hooks(task).max_tokens)
@@ -316,7 +319,7 @@ def _play(
         tasks.taught,
         student,
         rounds=settings.rounds,
-        budget=settings.budget or settings.rounds * settings.get_amounts(tasks.taught)[0],
+        budget=settings.budget or settings.rounds * settings.get_amounts(tasks.taught).lesson_size,
         validation=settings.validation,
         test=settings.test,
         skills=settings.chosen_skills,

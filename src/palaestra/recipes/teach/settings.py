@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from palaestra.core.settings import check_ranges, setting
 from palaestra.envs.lesson.env import REHEARSAL_FRACTION
@@ -17,6 +17,14 @@ TASK_WRITER = "task"
 """The setting `writer` for the task's own generators."""
 STUDY_SETTINGS = ("teacher", "state", "writer", "learning", "start", "keep")
 """Settings that may have several values in a study."""
+
+
+class LessonAmounts(NamedTuple):
+    """Examples in a lesson, and epochs and learning rate of a training; a rate of 0 is the student's own."""
+
+    lesson_size: int
+    epochs: int
+    learning_rate: float
 
 
 @dataclass(frozen=True)
@@ -276,8 +284,9 @@ class TeachSettings(EngineSettings, ExecutorSettings, RunSettings):
         """Skills to select from the taught task. A task group selects them itself."""
         return () if self.validation_tasks else self.skills
 
-    def get_amounts(self, task: Task) -> tuple[int, int]:
-        """The size of a lesson and the epochs. A task sets its own for lessons of its own generators, which are free."""
+    def get_amounts(self, task: Task) -> LessonAmounts:
+        """The amounts of a run. A task sets its own for lessons of its own generators, which are free."""
         is_own = self.writer == TASK_WRITER and not self.lesson_size and not self.budget
         hooks = get_hooks(task) if is_own else TaskHooks()
-        return self.lesson_size or hooks.lesson_size, self.epochs or hooks.epochs
+        rate = self.learning_rate or hooks.learning_rate
+        return LessonAmounts(self.lesson_size or hooks.lesson_size, self.epochs or hooks.epochs, rate)

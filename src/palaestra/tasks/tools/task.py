@@ -63,6 +63,9 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     name = "tools-skills"
     concurrent_scoring = True
     student = "nano-coder"
+    lesson_size = 240
+    epochs = 1
+    learning_rate = 1e-3
     datum = ToolsDatum
 
     def __init__(

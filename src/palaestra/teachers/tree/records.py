@@ -98,9 +98,8 @@ class Branch:
 
     @property
     def closed(self) -> tuple[Leaf, ...]:
-        """Subskills without data, the lowest accuracy first."""
-        closed = (leaf for leaf in self.leaves if not leaf.open)
-        return tuple(sorted(closed, key=lambda leaf: (self.estimate_accuracy(leaf), leaf.name)))
+        """Subskills without data, the lowest accuracy first; equal ones in the task's order, which begins with easy ones."""
+        return tuple(sorted((leaf for leaf in self.leaves if not leaf.open), key=self.estimate_accuracy))
 
     def leaf(self, name: str) -> Leaf | None:
         return next((leaf for leaf in self.leaves if leaf.name == name), None)

@@ -1,0 +1,38 @@
+"""Compare the time of the submission with that of the baseline, on the same hidden prompts in turns. Its tokens must be the same."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import replace
+
+from palaestra.research.judge.evaluation import Evaluation
+from palaestra.research.tasks.task import SubmissionError
+
+FILE, ROUNDS, PROMPTS, COUNT = "generate.py", 5, 12, 40
+VOCABULARY, LENGTHS = 64, (8, 40)
+
+
+def evaluate(evaluation: Evaluation) -> dict[str, float]:
+    rng = evaluation.generator("prompts")
+    ratios, seconds = [], []
+    # The baseline runs in a sandbox like the submission's own, so that both have the same overhead.
+    original = replace(evaluation, files=evaluation.task.starter_files())
+    with original.program(FILE) as baseline, evaluation.program(FILE) as program:
+        for _ in range(ROUNDS):
+            prompts = [
+                rng.integers(0, VOCABULARY, int(rng.integers(LENGTHS[0], LENGTHS[1] + 1))).tolist()
+                for _ in range(PROMPTS)
+            ]
+            times, answers = [], []
+            for one in (baseline, program):
+                start = time.perf_counter()
+                answers.append(one.call("generate", prompts, COUNT))
+                times.append(time.perf_counter() - start)
+            if answers[1] != answers[0]:
+                raise SubmissionError(
+                    f"generate must return the same tokens as the baseline; got {str(answers[1])[:80]}"
+                )
+            ratios.append(times[0] / times[1])
+            seconds.append(times[1])
+    return {"speedup": statistics.median(ratios), "seconds": statistics.median(seconds)}
