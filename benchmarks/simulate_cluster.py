@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from palaestra.rl.scheduler import Batch, Part, RolloutScheduler, choose_part_size
+from palaestra.rl.scheduler import Batch, RolloutPart, RolloutScheduler, choose_part_size
 
 TIMES = Path(__file__).with_name("service_times.json")
 GB = 1e9
@@ -38,7 +38,7 @@ class Work(Protocol):
         """A worker gets new weights."""
         ...
 
-    def play(self, part: Part) -> float:
+    def play(self, part: RolloutPart) -> float:
         """A worker plays and grades a part."""
         ...
 
@@ -112,11 +112,11 @@ def simulate(work: Work, workers: int, parts_per_batch: int, updates: int, max_s
             totals.work["play"] += playing
             after(loading + playing, "", lambda w=worker, p=part: answer(w, p), driver_free)  # type: ignore[misc]
 
-    def answer(worker: int, part: Part) -> None:
+    def answer(worker: int, part: RolloutPart) -> None:
         nonlocal driver_free
         driver_free = after(work.receive(), "driver", lambda: finish(worker, part), max(now, driver_free))
 
-    def finish(worker: int, part: Part) -> None:
+    def finish(worker: int, part: RolloutPart) -> None:
         scheduler.finish_part(part, None)
         free.append(worker)
         close()
@@ -273,7 +273,7 @@ class ClusterWork:
         lengths = generator.lognormal(location, c.sigma, c.part_groups * c.group_size)
         return np.sort(np.clip(np.round(lengths), 1, c.max_tokens))
 
-    def play(self, part: Part) -> float:
+    def play(self, part: RolloutPart) -> float:
         c, times, lengths = self.cluster, self.times, self.draw_lengths(part.number)
         prefill, decoding = c.part_groups * c.prompt_tokens / times.prefill, 0.0
         before = 0.0

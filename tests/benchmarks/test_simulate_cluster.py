@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from palaestra.rl.scheduler import Part
+from palaestra.rl.scheduler import RolloutPart
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -46,7 +46,7 @@ def test_one_update_after_the_other_takes_the_sum_of_its_stages(simulation: Modu
     assert (cluster.part_groups, cluster.parts_per_batch) == (32, 1)
     work = simulation.ClusterWork(cluster, times)
     play = 32 * 100 / 1e4 + 1000 * 0.02 + 256 * 0.01  # prefill, steps of 256 sequences, verdicts
-    assert work.play(Part(0, 0)) == pytest.approx(play)
+    assert work.play(RolloutPart(0, 0)) == pytest.approx(play)
     load, share = 2.0, 2.0 + 1.0  # 2e9 bytes to the GPU; to the host and into a file
     tokens = 256 * 1100
     driver, join, learn = 0.1 + 1e-5 * tokens, 1e-6 * tokens, tokens / 1e4 + 0.5

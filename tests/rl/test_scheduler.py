@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from palaestra.rl.scheduler import Part, Placement, RolloutScheduler
+from palaestra.rl.scheduler import Placement, RolloutPart, RolloutScheduler
 
 
 class Clock:
@@ -22,12 +22,12 @@ def make(max_staleness: int, batches: int = 10, size: int = 2, **options: object
     return scheduler
 
 
-def pull(scheduler: RolloutScheduler[str]) -> list[Part]:
+def pull(scheduler: RolloutScheduler[str]) -> list[RolloutPart]:
     """All parts that workers may start now."""
     return list(iter(scheduler.next_part, None))
 
 
-def finish(scheduler: RolloutScheduler[str], parts: Iterable[Part]) -> None:
+def finish(scheduler: RolloutScheduler[str], parts: Iterable[RolloutPart]) -> None:
     for part in parts:
         scheduler.finish_part(part, f"{part.number} by {part.version}")
 
@@ -105,7 +105,7 @@ def test_a_stale_part_is_dropped_once_and_then_waited_for() -> None:
 @pytest.mark.parametrize("max_staleness", [0, 1, 3])
 def test_every_part_is_learned_once_within_the_bound(max_staleness: int, max_drops: int) -> None:
     scheduler = make(max_staleness, batches=20, size=3, max_drops=max_drops)
-    running, learned = list[Part](), list[Placement]()
+    running, learned = list[RolloutPart](), list[Placement]()
     for step in range(2000):
         if len(running) < 4 and (part := scheduler.next_part()) is not None:
             running.append(part)

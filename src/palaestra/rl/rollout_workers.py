@@ -24,7 +24,7 @@ from palaestra.executors.workers import Raised, Shared
 from palaestra.rl.collection import join_rollouts
 from palaestra.rl.loop import LoopConfig, load_weights
 from palaestra.rl.rollouts import Rollout
-from palaestra.rl.scheduler import Batch, Part, Placement, RolloutScheduler, choose_part_size
+from palaestra.rl.scheduler import Batch, Placement, RolloutPart, RolloutScheduler, choose_part_size
 from palaestra.runs.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Actor(Protocol):
 class _Job:
     """A part for a worker: some episodes, and the weights that sample them."""
 
-    part: Part
+    part: RolloutPart
     weights: Shared[Weights]
     first: int
     episodes: int

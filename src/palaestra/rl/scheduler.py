@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RolloutPart:
     """One attempt at sampling some groups.
 
     Arguments:
@@ -104,8 +104,8 @@ class RolloutScheduler(Generic[Result]):
         self._admitted = 0
         self._waiting: list[int] = []  # Admitted parts that no worker has, in order.
         self._drops: dict[int, int] = {}
-        self._running: dict[int, Part] = {}
-        self._finished: dict[int, tuple[Part, Result, float]] = {}
+        self._running: dict[int, RolloutPart] = {}
+        self._finished: dict[int, tuple[RolloutPart, Result, float]] = {}
         self._dropped, self._asked = 0, 0.0
 
     def update_version(self, version: int) -> None:
@@ -124,17 +124,17 @@ class RolloutScheduler(Generic[Result]):
             insort(self._waiting, self._admitted)
             self._admitted += 1
 
-    def next_part(self) -> Part | None:
+    def next_part(self) -> RolloutPart | None:
         """The next part for a free worker; `None` if it has to wait for new weights."""
         for place, number in enumerate(self._waiting):
             version = self._planned.get(number, self.version)
             if version <= self.version:
                 del self._waiting[place]
-                self._running[number] = part = Part(number, version, self._drops.get(number, 0), self.clock())
+                self._running[number] = part = RolloutPart(number, version, self._drops.get(number, 0), self.clock())
                 return part
         return None
 
-    def finish_part(self, part: Part, result: Result) -> None:
+    def finish_part(self, part: RolloutPart, result: Result) -> None:
         """Take the result of a part. The result of a dropped part is ignored."""
         if self._running.get(part.number) is part:
             del self._running[part.number]
@@ -165,7 +165,7 @@ class RolloutScheduler(Generic[Result]):
         """The versions whose weights may be needed: the newest one, and those of the parts that are not learned yet."""
         return {self.version, *self._planned.values(), *(part.version for part in self._list_outstanding())}
 
-    def _list_outstanding(self) -> list[Part]:
+    def _list_outstanding(self) -> list[RolloutPart]:
         """The parts that are sampled, or were sampled and not learned."""
         return [*self._running.values(), *(part for part, _, _ in self._finished.values())]
 
