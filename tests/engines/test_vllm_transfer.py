@@ -95,14 +95,14 @@ def test_a_server_receives_a_version(learners: Learners, tmp_path: Path) -> None
         port = free.getsockname()[1]
     url = f"http://{LOCAL_HOST}:{port}"
     command = [
-        sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(models.locate("nano")), "--host", LOCAL_HOST, "--port", str(port),
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(models.locate("nano")), "--host", LOCAL_HOST, "--port", str(port),
         "--dtype", "float32", "--enforce-eager", "--weight-transfer-config", json.dumps(CONFIG), "--served-model-name", "nano",
     ]  # fmt: skip
     settings = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     with (tmp_path / "log").open("w") as log:
         server = subprocess.Popen(command, env={**os.environ, **settings}, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 600
         while not is_ready(url):
             assert server.poll() is None, (tmp_path / "log").read_text()[-3000:]
             assert time.monotonic() < deadline
@@ -112,13 +112,13 @@ def test_a_server_receives_a_version(learners: Learners, tmp_path: Path) -> None
         assert complete(url) != before
         with urllib.request.urlopen(f"{url}/weight_info") as answer:
             assert json.load(answer) == {"weight_version": "7"}
-        wrong = learners.publish(make_weights(), 8)
-        wrong.release()
+        shared = learners.publish(make_weights(), 8)
+        wrong = SharedWeights(shared.meeting, shared.number, 8, (0, 0))
         with pytest.raises(EngineError, match="'update_weights' for the weights of version 8"):
             update_server(url, wrong)
     finally:
-        server.terminate()
-        server.wait(60)
+        server.kill()
+        server.wait()
 
 
 def is_ready(url: str) -> bool:

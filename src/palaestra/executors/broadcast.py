@@ -210,7 +210,7 @@ class WeightSender:
                     opened.broadcast(chunk.to(self._device), 0).wait()
             except RuntimeError:  # A sampler is gone. The others join again.
                 group.close()
-                _request(self._requests, "lost", samplers=round_.samplers)
+                _request(self._requests, "drop", samplers=round_.samplers)
 
 
 @cache
@@ -400,7 +400,7 @@ class _Coordinator:
             released = () if number in self._held else (number,)
             self._add(_Round(0 if released else number, (sampler,), f"one-{self._rounds}", released=released))
 
-    def _lost(self, samplers: Sequence[int]) -> None:
+    def _drop(self, samplers: Sequence[int]) -> None:
         if any(lost in self._samplers for lost in samplers):
             self._samplers, self._group = [known for known in self._samplers if known not in samplers], ""
             self._add(_Round(samplers=tuple(self._samplers), is_for_all=True))

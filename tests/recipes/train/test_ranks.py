@@ -251,7 +251,7 @@ def test_a_killed_rank_ends_the_others_and_the_run_resumes(tmp_path: Path, victi
 
 @pytest.mark.backends
 @pytest.mark.parametrize("victim", [0, 1])
-def test_torchrun_restarts_a_killed_rank_from_the_last_checkpoint(tmp_path: Path, victim: int) -> None:
+def test_torchrun_restarts_a_killed_rank(tmp_path: Path, victim: int) -> None:
     options = ("--iterations=12", "--parallel=fsdp")
     process = start_torchrun(tmp_path / "killed", *options, restarts=1)
     try:

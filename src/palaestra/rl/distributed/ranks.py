@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from palaestra.core.errors import RankError, SettingsError
 from palaestra.core.process import read_launch_rank, read_launch_size, read_restarts
@@ -71,7 +71,7 @@ def join_processes(device: str = "") -> Iterator[None]:
         torch.cuda.set_device(local_rank)
     with _explain_lost_peer():
         with _default_sigterm():
-            store, number, size = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+            store, number, size = next(rendezvous("env://", timeout=_TIMEOUT))
             # torchrun's store may have the addresses of processes that it has replaced.
             store = PrefixStore(f"restart-{read_restarts()[0]}", store)
             backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
