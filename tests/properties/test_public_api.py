@@ -23,13 +23,14 @@ API = {
         "AssistantSpace Conversation Reply StopReason ToolEnv TurnEnv TurnStopReason TurnVectorEnv"
     ),
     "palaestra.envs.wrappers": "PlainTokenVectorEnv SlotVectorEnv",
+    "palaestra.integrations.autoresearch": "AutoresearchTask load_autoresearch",
     "palaestra.integrations.harbor": "HarborJudge HarborTask load_harbor",
     "palaestra.integrations.mlgym": "MLGymJudge MLGymTask load_mlgym mlgym_names",
     "palaestra.integrations.torchrl": (
         "ConditionalSkip IsolateCodeBlock MLGymEnv MLGymPool MLGymRewardAssignment MLGymWrapper "
         "MessageToHistory ReadState ResetModule StateToMessage TaskSampler TemplateTransform make_mlgym"
     ),
-    "palaestra.report": "write_comparison write_figures write_report",
+    "palaestra.report": "write_comparison write_figures write_leaderboard write_report",
     "palaestra.research.agents": "AGENTS Agent AgentContext Halt absolute_path make_agent resolve_agent",
     "palaestra.research.workspace.commands": (
         "BrokenCommandError COMMANDS Command CommandError CommandParameter CommandResult Hooks Memory Session "

@@ -72,7 +72,7 @@ def test_what_a_policy_does_beside_acting_changes_nothing(name: str, text: str) 
     assert tricked.scores == honest.scores
 
 
-def test_cars_drive_as_in_gymnasium_and_only_a_standing_car_is_parked() -> None:
+def test_cars_drive_as_in_gymnasium_and_park_when_standing() -> None:
     make = load_part("mountain_car", "Cars", "starter/car.py")
     env: Any = gymnasium.make("MountainCarContinuous-v0").unwrapped
     env.state = np.array([-0.5, 0.0], dtype=np.float32)
@@ -145,7 +145,7 @@ def test_the_reference_keeps_its_memory_within_the_limit() -> None:
         assert walk.steps < 300
 
 
-def test_cart_is_emptied_in_the_barn_and_loses_its_load_to_a_rock() -> None:
+def test_barn_empties_the_cart_and_a_rock_destroys_the_load() -> None:
     game = load_part("fruit_cart", "Game", "starter/game.py")(np.random.default_rng(0))
     game.cart = 2
     game.objects = [["apple", 9, 2], ["plum", 8, 2], ["apple", 9, 5]]

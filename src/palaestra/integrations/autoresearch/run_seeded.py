@@ -27,10 +27,10 @@ def patch_seeds(seed: int, libraries: set[str]) -> None:
 
     def mix(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def seeded(given: object = None, **named: object) -> Any:
+        def call(given: object = None, **named: object) -> Any:
             return function(mix_seed(seed, given, sorted(named.items())))
 
-        return seeded
+        return call
 
     owners: list[tuple[Any, tuple[str, ...]]] = [(random, ("seed",))]
     if "numpy" in libraries:
@@ -54,12 +54,12 @@ def record_results(module: Any) -> dict[str, float]:
 
     def keep(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def measured(*arguments: object, **named: object) -> Any:
+        def call(*arguments: object, **named: object) -> Any:
             value = function(*arguments, **named)
             record[name] = float(value)
             return value
 
-        return measured
+        return call
 
     for name in [name for name in dir(module) if name.startswith("evaluate") and callable(getattr(module, name))]:
         setattr(module, name, keep(name, getattr(module, name)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from dataclasses import replace
@@ -9,25 +10,20 @@ from dataclasses import replace
 from palaestra.research.judge.evaluation import Evaluation
 from palaestra.research.tasks.task import SubmissionError
 
-FILE, ROUNDS, PROMPTS, COUNT = "generate.py", 5, 12, 40
-VOCABULARY, LENGTHS = 64, (8, 40)
+FILE, COUNT = "generate.py", 40
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    rng = evaluation.generator("prompts")
+    rounds = json.loads((evaluation.hidden / f"{evaluation.split}.json").read_text(encoding="utf-8"))
     ratios, seconds = [], []
     # The baseline runs in a sandbox like the submission's own, so that both have the same overhead.
     original = replace(evaluation, files=evaluation.task.starter_files())
     with original.program(FILE) as baseline, evaluation.program(FILE) as program:
-        for _ in range(ROUNDS):
-            prompts = [
-                rng.integers(0, VOCABULARY, int(rng.integers(LENGTHS[0], LENGTHS[1] + 1))).tolist()
-                for _ in range(PROMPTS)
-            ]
+        for prompts in rounds:
             times, answers = [], []
-            for one in (baseline, program):
+            for side in (baseline, program):
                 start = time.perf_counter()
-                answers.append(one.call("generate", prompts, COUNT))
+                answers.append(side.call("generate", prompts, COUNT))
                 times.append(time.perf_counter() - start)
             if answers[1] != answers[0]:
                 raise SubmissionError(

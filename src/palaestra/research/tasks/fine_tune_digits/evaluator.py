@@ -20,14 +20,14 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
         shapes = {name: original[name].shape for name in original.files}
     weights = _read_weights(evaluation, shapes)
     with np.load(evaluation.hidden / f"{evaluation.split}.npz") as data:
-        found = {}
+        accuracies = {}
         for look in ("old", "new"):
             with np.errstate(all="ignore"):
                 logits = forward(weights, data[look].astype(np.float64))[-1]
             if not np.isfinite(logits).all():
                 raise SubmissionError(f"{FILE}: the outputs of the network must be finite", exposed=True)
-            found[look] = float((logits.argmax(1) == data["labels"]).mean())
-    return {"accuracy": (found["old"] + found["new"]) / 2, **found}
+            accuracies[look] = float((logits.argmax(1) == data["labels"]).mean())
+    return {"accuracy": (accuracies["old"] + accuracies["new"]) / 2, **accuracies}
 
 
 def _read_weights(evaluation: Evaluation, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:

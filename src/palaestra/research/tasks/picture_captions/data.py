@@ -58,14 +58,14 @@ def draw_picture(rng: np.random.Generator) -> tuple[np.ndarray, list[str]]:
 
 def draw_mask(shape: str, place: np.ndarray, radius: float) -> np.ndarray:
     rows, columns = np.mgrid[:SIDE, :SIDE] - place[:, None, None]
-    if shape == "circle":
-        return rows**2 + columns**2 <= radius**2
-    if shape == "square":
-        return np.maximum(np.abs(rows), np.abs(columns)) <= radius * 0.9
-    if shape == "triangle":
-        return (rows <= radius * 0.8) & (rows >= 2.2 * np.abs(columns) - radius * 1.2)
-    thick = np.minimum(np.abs(rows), np.abs(columns)) <= radius * 0.3
-    return thick & (np.maximum(np.abs(rows), np.abs(columns)) <= radius)
+    reach = np.maximum(np.abs(rows), np.abs(columns))
+    masks: dict[str, np.ndarray] = {
+        "circle": rows**2 + columns**2 <= radius**2,
+        "square": reach <= radius * 0.9,
+        "triangle": (rows <= radius * 0.8) & (rows >= 2.2 * np.abs(columns) - radius * 1.2),
+        "cross": (np.minimum(np.abs(rows), np.abs(columns)) <= radius * 0.3) & (reach <= radius),
+    }
+    return masks[shape]
 
 
 def describe(one: Thing, relation: str, other: Thing) -> list[str]:
