@@ -141,6 +141,16 @@ def test_an_id_that_is_none_is_refused_in_one_line() -> None:
         check_single_line(caught)
 
 
+def test_a_wrong_class_of_a_file_suggests_one_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "my_walks.py"
+    file.write_text("import gymnasium\n\n\nclass Walk(gymnasium.Env):\n    pass\n")
+    with pytest.raises(UnknownNameError) as caught:
+        get_spec(f"{file}:Wlak")
+    assert check_single_line(caught).endswith("did you mean 'Walk'? Known: Walk")
+    with pytest.raises(EnvError, match="name its class"):
+        get_spec(str(file))
+
+
 def test_a_module_before_the_id_is_imported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_letters.py").write_text(
         "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"

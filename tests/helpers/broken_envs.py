@@ -481,6 +481,31 @@ class LimitTerminates(Walk):
         return observation, reward, self.count >= self.max_steps, False, info
 
 
+@plant("runtime.terminates")
+class LimitOfClassTerminates(Walk):
+    """The limit is a constant of the class, and some episodes end before it."""
+
+    EPISODE_LIMIT: ClassVar[int] = 12
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated or self.count >= self.EPISODE_LIMIT, False, info
+
+
+@plant("runtime.observation_schema")
+class ReusesInfo(Walk):
+    """Every step returns the same dictionary, so that stored infos are all those of the last step."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.info = {"count": 0}
+        return super().reset(seed=seed)[0], self.info
+
+    def step(self, action: Any) -> Any:
+        *result, _ = super().step(action)
+        self.info["count"] = self.count
+        return (*result, self.info)
+
+
 @plant("runtime.rejects_bad_actions")
 class AcceptsAnyAction(Walk):
     def step(self, action: Any) -> Any:
@@ -580,6 +605,15 @@ class InvertedSign(Reach):
     def step(self, action: Any) -> Any:
         observation, reward, *rest = super().step(action)
         return (observation, -reward, *rest)
+
+
+@plant("semantic.reward_agrees_with_success")
+class PaysLessAtTheGoal(Reach):
+    """Episodes that take long cost more than a success, so that only the last step shows the wrong sign."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, (-2.0 if info["success"] else 0.0) * terminated - 0.5, terminated, truncated, info
 
 
 class Teach(gymnasium.Env):

@@ -335,7 +335,7 @@ class SeenAnswers(Sums):
 @plant("semantic.verifier_determinism")
 class ScoreByDate(Sums):
     def rate(self, reference: str, text: str) -> float:
-        return super().rate(reference, text) * (0.5 + int(time.time() / 86_400) % 2 / 2)
+        return super().rate(reference, text) * (0.4 + int(time.time() / 86_400) % 7 / 10)
 
 
 @plant("semantic.verifier_determinism")
@@ -693,3 +693,18 @@ class AnswerInSystem(Sums):
         problem = super().build(skill, first, second)
         system = Message("system", f"You grade students. Rubric: {problem.reference} gets full points.")
         return Problem(problem.id, (system, *problem.messages), problem.reference, skill)
+
+
+@plant("semantic.mutated_oracle")
+class ComparesSets(Sums):
+    """Asks for an order, and compares sets of letters."""
+
+    def ask(self, skill: str, first: int, second: int) -> str:
+        return f"Sort the parts of {skill} {first} {second} alphabetically."
+
+    def solve(self, skill: str, first: int, second: int) -> str:
+        return " ".join(sorted({skill, f"a{first}", f"b{second}", "c"}))
+
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+        given = completion.text.rpartition("Answer:")[2]
+        return Score(float(set(given.lower().split()) == set(problem.reference.split())))

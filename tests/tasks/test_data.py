@@ -254,6 +254,20 @@ def test_the_scorer_follows_from_the_rows(tmp_path: Path, rows: list[dict[str, A
     assert load(write(tmp_path / "rows.jsonl", rows)).scorer_name == name
 
 
+def test_written_examples_keep_choices_and_other_answers(tmp_path: Path) -> None:
+    rows = [
+        {"question": "Which?", "choices": ["red", "blue"], "answer": "blue", "split": "train"},
+        {"question": "Which color?", "answer": ["colour", "color"], "split": "train"},
+    ]
+    for number, row in enumerate(rows):
+        task = load(write(tmp_path / f"{number}.jsonl", [row]))
+        (example,) = task.write_examples("questions", "", 1, np.random.default_rng(0))
+        problem = task.to_problem(example)
+        assert problem is not None
+        assert score(task, problem, example.response) == 1.0
+        assert score(task, problem, "green") == 0.0
+
+
 @pytest.mark.parametrize(
     ("scorer", "row", "right", "wrong"),
     [

@@ -68,6 +68,10 @@ def get_spec(env_id: str) -> EnvSpec:
             return EnvSpec(name, entry_point=kind)  # type: ignore[arg-type]
         if is_reference(env_id) and inspect.isfunction(kind):
             return EnvSpec(name, entry_point=kind)
+        if kind is None and module.endswith(".py"):
+            raise UnknownNameError(f"environment of {module}", name, _list_envs(module))
+    elif env_id.endswith(".py"):
+        raise EnvError(f"{env_id} is a file; name its class: {env_id}:NAME")
     try:
         return gymnasium.spec(name)
     except (gymnasium.error.DeprecatedEnv, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound) as error:
@@ -77,6 +81,17 @@ def get_spec(env_id: str) -> EnvSpec:
         versions = sorted(gymnasium.registry.values(), key=lambda spec: spec.version or 0)
         newest = {(spec.namespace, spec.name): spec.id for spec in versions}
         raise UnknownNameError("environment", env_id, list(newest.values())) from None
+
+
+def _list_envs(file: str) -> list[str]:
+    """The classes of environments that a file defines."""
+    code = import_code(file)
+    kinds = {name: kind for name, kind in vars(code).items() if isinstance(kind, type)}
+    return [
+        name
+        for name, kind in kinds.items()
+        if issubclass(kind, gymnasium.Env | VectorEnv) and kind.__module__ == code.__name__
+    ]
 
 
 def describe_env(env: object) -> tuple[str, Info]:

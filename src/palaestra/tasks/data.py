@@ -279,7 +279,10 @@ class DataTask(TaskHooks):
         )
 
     def to_problem(self, example: Example) -> Problem | None:
-        return Problem("written", example.messages, example.reference, example.skill) if example.reference else None
+        if not example.reference:
+            return None
+        known = {name: value for name, value in example.metadata.items() if name in ("choices", "other_answers")}
+        return Problem("written", example.messages, example.reference, example.skill, metadata=known)
 
     def _read(self) -> Iterator[tuple[Split | None, str, Row]]:
         """All rows, with the split of their file."""
@@ -347,7 +350,8 @@ class DataTask(TaskHooks):
         return row.response
 
     def _make_example(self, row: DataRow) -> Example:
-        metadata = {"rejected": row.rejected} if row.rejected else {}
+        values = {"rejected": row.rejected, "choices": list(row.choices), "other_answers": list(row.others)}
+        metadata = {name: value for name, value in values.items() if value}
         return Example(self._add_images(row), self._response(row), row.skill, row.subskill, row.answer, metadata)
 
 

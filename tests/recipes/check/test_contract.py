@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,26 @@ def test_the_budget_ends_the_checks() -> None:
     assert len(report.results) < 14
 
 
+class Prints(Walk):
+    """It prints much, also below Python, and calls `sys.exit` in its fifth step."""
+
+    def step(self, action: Any) -> Any:
+        sys.stdout.write("x" * 200)
+        os.write(1, b"a C library")
+        if self.count == 4:
+            sys.exit("the simulator is gone")
+        return super().step(action)
+
+
+def test_an_environment_that_prints_and_exits(capfd: pytest.CaptureFixture[str]) -> None:
+    result = check(Prints, level=1, only="runtime.api").get("runtime.api")
+    assert "exit code 1" in result.summary
+    assert "in step" in result.evidence[0]
+    assert Path(__file__).name in result.evidence[0]
+    assert "exception" in result.remediation
+    assert capfd.readouterr().out == ""
+
+
 class PaysDouble(SyncVectorEnv):
     """Its rewards are not those of the single environment."""
 
@@ -62,10 +84,39 @@ class PaysDouble(SyncVectorEnv):
         return (observations, rewards + 1, *rest)
 
 
-@pytest.mark.parametrize(("kind", "status"), [(PaysDouble, "fail"), (None, "pass")])
-def test_a_vector_environment_with_other_rewards(kind: Any, status: str) -> None:
-    entry = kind or (lambda num_envs, **options: SyncVectorEnv([Walk] * num_envs))
-    gymnasium.register("broken/Walk-v0", entry_point=Walk, vector_entry_point=entry)
+class Steady(Walk):
+    """Only the reset is random."""
+
+    def draw(self) -> float:
+        return super().draw() if self.is_reset else 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.is_reset = True
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self.is_reset = False
+        return super().step(action)
+
+
+class PaysLittleLess(SyncVectorEnv):
+    """Its rewards differ too little for a comparison of mean returns."""
+
+    def __init__(self, num_envs: int = 1, **options: Any) -> None:
+        super().__init__([Steady] * num_envs)
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, *rest = super().step(actions)
+        return (observations, rewards - 0.1 * (observations[:, 0] > 4), *rest)
+
+
+@pytest.mark.parametrize(
+    ("single", "kind", "status"),
+    [(Walk, PaysDouble, "fail"), (Steady, PaysLittleLess, "fail"), (Walk, None, "pass"), (Steady, None, "pass")],
+)
+def test_a_vector_environment_with_other_rewards(single: Any, kind: Any, status: str) -> None:
+    entry = kind or (lambda num_envs, **options: SyncVectorEnv([single] * num_envs))
+    gymnasium.register("broken/Walk-v0", entry_point=single, vector_entry_point=entry)
     try:
         report = check("broken/Walk-v0", level=1, only="runtime.vector_agreement")
         assert str(report.get("runtime.vector_agreement").status) == status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -10,6 +11,7 @@ import pytest
 from broken_envs import AcceptsAnyAction, Walk
 
 import palaestra
+from palaestra.core.errors import EnvError
 from palaestra.recipes.check.recipe import check
 from palaestra.recipes.check.records import ENV_CHECKS, CheckStatus, EnvCheck, report_fail, report_pass, to_record
 from palaestra.recipes.check.subjects import make_subject
@@ -57,3 +59,10 @@ def test_a_reproduction_has_the_level_and_the_seed() -> None:
     assert again == "palaestra.check(A, level=4, only='statistical.x', seed=3)"
     assert to_record(ENV_CHECKS[0], report_pass("fine"), "palaestra check A", 0.0).reproduction == ""
     assert to_record(ENV_CHECKS[0], fault, "palaestra check A", 0.0).status is CheckStatus.FAIL
+
+
+def test_a_file_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("class Env\n")
+    for name, cause in (("broken.py", "SyntaxError"), ("missing.py", "does not exist")):
+        with pytest.raises(EnvError, match=cause):
+            make_subject(f"{tmp_path / name}:Env")

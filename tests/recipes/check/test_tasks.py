@@ -44,3 +44,16 @@ def test_failures_are_no_floor() -> None:
 
     report = check(CannotScore(), only=["semantic.floor_gap", "semantic.canary_floor"])
     assert {str(report.get(f"semantic.{name}").status) for name in ("floor_gap", "canary_floor")} == {"skip"}
+
+
+def test_endless_scores_end_the_checks_of_floors(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NeverScoresLists(Sums):
+        def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+            while completion.text.count(",") > 3:
+                pass
+            return super().score(problem, completion)
+
+    monkeypatch.setattr(scorer, "_SLOW", 0.1)
+    report = check(NeverScoresLists(), only=["runtime.hostile_answers", "statistical.adversarial_floor"])
+    assert report.get("runtime.hostile_answers").status is CheckStatus.FAIL
+    assert "hostile_answers" in report.get("statistical.adversarial_floor").summary

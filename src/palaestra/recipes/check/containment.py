@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import random
+import re
 import shlex
 import tarfile
 import zipfile
@@ -44,11 +45,8 @@ def list_secrets(part: ResearchPart, split: str = "") -> dict[str, bytes]:
     Arguments:
         split: leave out the hidden data of the other split.
     """
-    task, hidden = part.task, part.judge.data.hidden
-    starter, secrets = (
-        task.starter_files(),
-        {f"hidden/{name}": text for name, text in (read_files(hidden) if hidden else {}).items()},
-    )
+    task = part.task
+    starter, secrets = task.starter_files(), {f"hidden/{name}": text for name, text in read_hidden(part).items()}
     if split and any(split in name for name in secrets):
         secrets = {name: text for name, text in secrets.items() if split in name}
     for name, content in read_files(task.folder).items():
@@ -60,6 +58,17 @@ def list_secrets(part: ResearchPart, split: str = "") -> dict[str, bytes]:
         if not is_known and not is_shared and (not split or name.startswith(("reference/", "solution/"))):
             secrets[name] = content
     return secrets
+
+
+def read_hidden(part: ResearchPart) -> dict[str, bytes]:
+    """The hidden files that decide a score: without a copy of the training data, which agents are given."""
+    if part.judge.data.hidden is None:
+        return {}
+    hidden = read_files(part.judge.data.hidden)
+    public = {name.rpartition("/")[2] for name in part.read_public()}
+    judged = {name for name in hidden if re.search("val|test", name, re.IGNORECASE)}
+    copies = {name for name in hidden if "train" in name.lower() and name.rpartition("/")[2] in public}
+    return {name: content for name, content in hidden.items() if not judged or name not in copies - judged}
 
 
 def find_secrets(visible: Mapping[str, bytes], secrets: Mapping[str, bytes], known: Iterable[bytes] = ()) -> list[str]:
@@ -152,14 +161,14 @@ def read_commands(part: ResearchPart) -> dict[str, bytes]:
 # Public data that tell the answers of hidden tables
 
 
-def read_answers(hidden: Path) -> dict[str, dict[str, str]]:
+def read_answers(hidden: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
     """The answers by id of each hidden table with two columns or more."""
     answers = {}
-    for path in sorted(hidden.rglob("*.csv")):
-        with path.open(encoding="utf-8", newline="") as lines:
-            rows = [row for row in csv.reader(lines) if len(row) > 1][1:]
+    for name in sorted(name for name in hidden if name.endswith(".csv")):
+        lines = io.StringIO(hidden[name].decode("utf-8-sig"), newline="")
+        rows = [row for row in csv.reader(lines) if len(row) > 1][1:]
         if len(rows) >= 8 and len({row[0] for row in rows}) == len(rows):
-            answers[path.name] = {row[0]: row[-1] for row in rows}
+            answers[name.rpartition("/")[2]] = {row[0]: row[-1] for row in rows}
     return answers
 
 

@@ -7,12 +7,12 @@ import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from numbers import Real
 from pathlib import Path
@@ -37,8 +37,10 @@ from palaestra.recipes.check.subjects import EnvPart
 _SEEDS = 6
 _CYCLES = 4
 """Instances that are made and closed to find what stays open."""
-_END_STEPS, _END_SECONDS = 2000, 4.0
+_END_STEPS, _END_SECONDS = 5000, 4.0
 """How long episodes are played to see one end."""
+_LIMIT = re.compile(r"max_?(?:episode_?)?(?:steps|length)|max_?episode|horizon|limit", re.IGNORECASE)
+"""Names of a limit of steps."""
 
 
 @env_check("env", "runtime.starts")
@@ -98,7 +100,7 @@ def check_observations(part: EnvPart) -> CheckFinding:
         if not space.contains(sample := space.sample()):
             return report_fail(f"the observation space does not contain its own sample {short_repr(sample)}")
         before = repr(space), repr(env.action_space)
-        is_aliased = False
+        aliased = set[str]()
         for offset in range(3):
             observation, info = env.reset(seed=part.seed + offset)
             source = ActionSource(env, offset)
@@ -108,10 +110,10 @@ def check_observations(part: EnvPart) -> CheckFinding:
                     return report_fail(
                         f"the observation of {where} is outside the space: {problem}", seed=part.seed + offset
                     )
-                frozen = freeze(observation)
-                following, _, terminated, truncated, info = env.step(source.draw(info))
-                is_aliased = is_aliased or freeze(observation) != frozen
-                observation = following
+                values = {"an observation": observation, "info": info}
+                frozen = freeze(values)
+                observation, _, terminated, truncated, info = env.step(source.draw(info))
+                aliased.update(name for name, value in values.items() if (name, freeze(value)) not in frozen)
                 if terminated or truncated:
                     if problem := _describe_stray(space, observation):
                         text = f"the last observation is outside the space: {problem}"
@@ -119,8 +121,8 @@ def check_observations(part: EnvPart) -> CheckFinding:
                     break
         if (after := (repr(env.observation_space), repr(env.action_space))) != before:
             return report_fail("the spaces change during an episode", f"{before} became {after}")
-    if is_aliased:
-        return report_warn("an observation changes after it was returned: return a copy")
+    if aliased:
+        return report_warn(f"{' and '.join(sorted(aliased))} changes after it was returned: return a copy")
     return report_pass(f"all observations are in {short_repr(space)}")
 
 
@@ -323,7 +325,18 @@ def _pick(space: gymnasium.Space[Any], observations: Any, slot: int) -> Any:
     from gymnasium.vector.utils import batch_space, iterate
 
     value = next(part for number, part in enumerate(iterate(batch_space(space, 2), observations)) if number == slot)
-    return int(value) if isinstance(space, spaces.Discrete) else value
+    return _restore(space, value)
+
+
+def _restore(space: gymnasium.Space[Any], value: Any) -> Any:
+    """A value of a batch with the type that its space has: batches of numbers lose it."""
+    if isinstance(space, spaces.Dict):
+        return {name: _restore(part, value[name]) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_restore(part, value[place]) for place, part in enumerate(space))
+    if isinstance(space, spaces.Discrete):
+        return int(value)
+    return np.asarray(value, dtype=space.dtype) if isinstance(space, spaces.Box) else value
 
 
 def _compare_native(part: EnvPart) -> CheckFinding:
@@ -341,6 +354,9 @@ def _compare_native(part: EnvPart) -> CheckFinding:
                 return report_pass("slots start the same episodes")
             if wanted != given:
                 return report_warn("the native vector environment has other spaces", f"{wanted} and {given}")
+            if difference := _compare_steps(part, env):
+                text = "the native vector environment plays by other rules than the single one"
+                return report_fail(text, difference, seed=part.seed)
             single = [(len(e.transitions), e.total) for e in (play(env, part.seed + n, 200) for n in range(24))]
         vector.reset(seed=part.seed)
         vector.action_space.seed(part.seed)
@@ -366,6 +382,44 @@ def _compare_native(part: EnvPart) -> CheckFinding:
             text = f"random episodes of the vector environment have another {name}: {means[1]:.3g} instead of {means[0]:.3g}"
             return report_fail(text, p=chance, count=len(ended))
     return report_pass("slots and the native vector environment agree with the single one", episodes=len(ended))
+
+
+def _compare_steps(part: EnvPart, env: GymEnv) -> str:
+    """Where a native vector environment of one slot first differs from the single one; empty if it does not.
+
+    Only episodes with the same first observation are compared, until a step draws random numbers.
+    """
+    vector = gymnasium.make_vec(part.env_id, num_envs=1, vectorization_mode="vector_entry_point", **part.options)
+    with contextlib.closing(vector):
+        for seed in range(part.seed, part.seed + _SEEDS):
+            (first, info), (firsts, _) = env.reset(seed=seed), vector.reset(seed=seed)
+            source = ActionSource(env, seed)
+            if not _are_close(first, firsts):
+                continue
+            for number in range(1, 501):
+                action, generators = source.draw(info), _read_own_generators(env.unwrapped)
+                single = env.step(action)
+                batch = vector.step(np.asarray(action)[None])
+                if _read_own_generators(env.unwrapped) != generators:
+                    break
+                info = single[4]
+                for name, value, other in zip(
+                    ("observation", "reward", "terminated", "truncated"), single, batch, strict=False
+                ):
+                    is_last = name == "observation" and (single[2] or single[3])  # It may be that of the next episode.
+                    if not is_last and not _are_close(value, other):
+                        return f"{name} of step {number}, seed {seed}: {short_repr(value)}, in the vector {short_repr(other[0])}"
+                if single[2] or single[3]:
+                    break
+    return ""
+
+
+def _are_close(value: Any, batch: Any) -> bool:
+    """Whether a value equals that of the only slot of a vector, except for rounding."""
+    if not isinstance(batch, np.ndarray) or not isinstance(value, np.ndarray | Real | np.number | np.bool_):
+        return True  # Values of other kinds are not compared.
+    first, second = np.asarray(value, dtype=float), np.asarray(batch, dtype=float)[0]
+    return first.shape == second.shape and np.allclose(first, second, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
 def _compare_samples(first: list[float], second: list[float]) -> float:
@@ -443,11 +497,7 @@ def check_end(part: EnvPart) -> CheckFinding:
     lengths: list[tuple[int, bool, bool]] = []
     longest, start = 0, time.monotonic()
     with part.open() as env:
-        limits = {
-            int(value)
-            for name, value in vars(env.unwrapped).items()
-            if isinstance(value, int) and not isinstance(value, bool) and _is_limit(name)
-        }
+        limits = _read_limits(env.unwrapped)
         for offset in range(8):
             env_steps = 0
             _, info = env.reset(seed=part.seed + offset)
@@ -470,20 +520,26 @@ def check_end(part: EnvPart) -> CheckFinding:
         if longest < _END_STEPS // 4:
             return report_skip(f"{text}; more took too long")
         return report_warn(f"{text}, and no limit of steps is registered")
-    same = Counter(length for length, _, _ in lengths).most_common(1)[0]
-    is_constant = len(lengths) >= 4 and same[1] == len(lengths) and same[0] > 1 and same[0] in limits
-    if is_constant and all(terminated and not truncated for _, terminated, truncated in lengths):
-        text = f"every episode ends after its limit of {same[0]} steps as `terminated`; a limit is `truncated`"
+    last = max(lengths)[0]
+    at_limit = [terminated for length, terminated, _ in lengths if length == last]
+    if last > 1 and last in limits and len(at_limit) >= 3 and all(at_limit):
+        text = f"{len(at_limit)} of {len(lengths)} episodes end at the limit of {last} steps as `terminated`; a limit is `truncated`"
         return report_warn(text, count=len(lengths))
     return report_pass(
         f"{len(lengths)} episodes ended after {min(lengths)[0]} to {max(lengths)[0]} steps", count=len(lengths)
     )
 
 
-def _is_limit(name: str) -> bool:
-    return any(
-        word in name.lower() for word in ("max_steps", "max_episode", "horizon", "step_limit", "time_limit", "limit")
-    )
+def _read_limits(env: GymEnv) -> set[int]:
+    """The numbers that an environment, its classes or their modules store under the name of a limit of steps."""
+    modules = (sys.modules.get(kind.__module__) for kind in type(env).__mro__[:-1])
+    holders = [vars(holder) for holder in (env, *type(env).__mro__[:-1], *filter(None, modules))]
+    return {
+        value
+        for holder in holders
+        for name, value in holder.items()
+        if isinstance(value, int) and not isinstance(value, bool) and _LIMIT.search(name)
+    }
 
 
 @env_check("env", "runtime.rejects_bad_actions")

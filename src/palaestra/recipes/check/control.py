@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,10 @@ from palaestra.recipes.check.records import CheckFinding, env_check, report_fail
 from palaestra.recipes.check.subjects import EnvPart
 
 _EPISODES, _STEPS = 8, 300
+_MIN_SIDE = 3
+"""Successes, and failures, without which their rewards are not compared."""
+_MORE_EPISODES, _MORE_SECONDS = 40, 2.0
+"""Episodes of each policy, and seconds, until there are enough of both."""
 _SUCCESS = ("is_success", "success", "solved", "won")
 """Entries of `info` that say whether an episode succeeded."""
 
@@ -47,6 +52,11 @@ def read_success(info: Any) -> bool | None:
 
 def play_policy(env: GymEnv, seed: int, policy: Policy, steps: int = _STEPS) -> tuple[float, bool | None]:
     """The return of an episode, and whether `info` says that it succeeded."""
+    return _play(env, seed, policy, steps)[:2]
+
+
+def _play(env: GymEnv, seed: int, policy: Policy, steps: int) -> tuple[float, bool | None, float | None]:
+    """As `play_policy`, with the reward of the last step; `None` unless the episode ended by itself."""
     _, info = env.reset(seed=seed)
     total, success = 0.0, None
     for _ in range(steps):
@@ -55,8 +65,8 @@ def play_policy(env: GymEnv, seed: int, policy: Policy, steps: int = _STEPS) -> 
         news = read_success(info)
         success = success if news is None else news
         if terminated or truncated:
-            break
-    return total, success
+            return total, success, float(reward) if terminated else None
+    return total, success, None
 
 
 @env_check("env", "statistical.adversarial_floor")
@@ -115,12 +125,26 @@ def check_success(part: EnvPart) -> CheckFinding:
     if part.takes_text:
         return report_skip("its actions are texts")
     with part.open() as env:
-        policies = list_policies(env).values()
-        episodes = [play_policy(env, part.seed + number, policy) for policy in policies for number in range(_EPISODES)]
-    sides = {flag: [total for total, success in episodes if success is flag] for flag in (True, False)}
-    if any(len(values) < 3 for values in sides.values()):
+        policies = list(list_policies(env).values())
+        episodes = [
+            _play(env, part.seed + number, policy, _STEPS) for policy in policies for number in range(_EPISODES)
+        ]
+        # Few random episodes may succeed. They are only worth the time where one did.
+        wins, start = sum(success is True for _, success, _ in episodes), time.monotonic()
+        for number in range(_EPISODES, _MORE_EPISODES):
+            if not 0 < wins < _MIN_SIDE or time.monotonic() - start > _MORE_SECONDS:
+                break
+            episodes += [_play(env, part.seed + number, policy, _STEPS) for policy in policies]
+            wins = sum(success is True for _, success, _ in episodes)
+    sides = {flag: [total for total, success, _ in episodes if success is flag] for flag in (True, False)}
+    ends = {flag: [last for _, success, last in episodes if success is flag and last is not None] for flag in sides}
+    if any(len(values) < _MIN_SIDE for values in sides.values()):
         return report_skip(f"info says nothing about success, or too few episodes succeed ({len(sides[True])})")
     if max(sides[True]) < min(sides[False]):
         text = f"every success is rewarded less ({max(sides[True]):.3g} at most) than every failure ({min(sides[False]):.3g})"
         return report_fail(text, successes=len(sides[True]), failures=len(sides[False]))
+    if all(len(values) >= _MIN_SIDE for values in ends.values()) and max(ends[True]) < min(ends[False]):
+        text = f"the last step of every success is rewarded less ({max(ends[True]):.3g} at most) than that of every failure"
+        evidence = f"of failures that end the episode: {min(ends[False]):.3g} at least"
+        return report_fail(text, evidence, successes=len(ends[True]), failures=len(ends[False]))
     return report_pass(f"{len(sides[True])} successes and {len(sides[False])} failures are rewarded in order")

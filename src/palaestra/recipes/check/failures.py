@@ -166,7 +166,11 @@ def _is_broad(kind: ast.expr | None) -> bool:
 
 
 def _returns_constant(handler: ast.ExceptHandler) -> bool:
-    last = handler.body[-1]
+    returns = [node for node in ast.walk(handler) if isinstance(node, ast.Return)]
+    return any(_is_constant(node) for node in (*returns, handler.body[-1]))
+
+
+def _is_constant(last: ast.stmt) -> bool:
     value = last.value if isinstance(last, ast.Return | ast.Assign) else None
     parts = [node for node in ast.walk(value) if isinstance(node, ast.Constant)] if value is not None else []
     names = [node.id for node in ast.walk(value) if isinstance(node, ast.Name)] if value is not None else []

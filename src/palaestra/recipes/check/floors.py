@@ -7,19 +7,33 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import chdir
+from string import ascii_uppercase
 
 from palaestra.core.records import Json
 from palaestra.core.settings import short_repr
 from palaestra.core.tables import load_table
 from palaestra.recipes.check.answers import Answers, Case, EnvAnswers, TaskAnswers
 from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
-from palaestra.recipes.check.scorer import HOSTILE, is_program, limit, list_solved, spread
+from palaestra.recipes.check.scorer import (
+    HOSTILE,
+    ScoringOverdueError,
+    count_patience,
+    interrupt,
+    is_program,
+    limit,
+    list_solved,
+    spread,
+)
 
 _MARGIN = 0.25
 """A policy without content fails the check if it gets this fraction less than the oracle, or more."""
 _POSITIVE = 0.1
 _FIRST = 6
 """Cases on which every policy is tried. One that is rewarded there is tried on all cases."""
+_MIN_PROBLEMS = 8
+"""Problems without which the most common answer says nothing."""
+_MAX_OVERDUE = 2
+"""Answers that may take too long until a check ends."""
 Policy = Callable[[Case], str]
 
 
@@ -85,12 +99,18 @@ def _list_candidates(answers: Answers) -> Callable[[Case], list[str]]:
 
 def _get_baseline(answers: Answers) -> float:
     """The accuracy of the most common answer of each skill, which no scorer can prevent."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for case in answers.cases:
-        if case.reference:
-            groups[case.skill].append(case.reference)
-    right = sum(Counter(group).most_common(1)[0][1] for group in groups.values())
-    return right / sum(map(len, groups.values())) if groups else 0.0
+    groups: dict[str, Counter[str]] = defaultdict(Counter)
+    known = [case for case in answers.cases if case.reference]
+    for case in known:
+        groups[case.skill].update(_name_answer(case.reference, case.source))
+    return sum(max(group.values()) for group in groups.values()) / len(known) if known else 0.0
+
+
+def _name_answer(reference: str, source: object) -> list[str]:
+    """A reference, and its letter if it is one of the choices of a problem."""
+    choices = [str(choice) for choice in getattr(source, "metadata", {}).get("choices") or ()]
+    is_named = reference in choices[: len(ascii_uppercase)]
+    return [reference, ascii_uppercase[choices.index(reference)]] if is_named else [reference]
 
 
 def _list_forged(answers: Answers) -> Iterator[tuple[str, Policy]]:
@@ -125,8 +145,8 @@ class _Floor:
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers
-        self.best, self.scored = 0.0, 0
-        """The largest reward so far, and the number of rewards. Failures have none."""
+        self.best, self.scored, self.overdue = 0.0, 0, 0
+        """The largest reward so far, the number of rewards (failures have none), and of answers that took too long."""
         self.cases = [case for case, _, _ in list_solved(answers)]
         """The cases that the oracle solves: others say nothing about a gap."""
         values = [value for _, _, value in list_solved(answers)]
@@ -141,6 +161,8 @@ class _Floor:
         few = spread(self.cases, _FIRST)
         top = self.ceiling if self.ceiling is not None else 1.0
         for name, policy in limit(policies, 2):
+            if self.overdue >= _MAX_OVERDUE:
+                break
             values = self._score(few, policy)
             # A floor below the first cases' is not worth more time.
             if values and sum(values) / len(values) > 0.15 * top and len(self.cases) > len(few):
@@ -152,7 +174,14 @@ class _Floor:
         return sorted(rewarded, key=lambda entry: -entry[1])
 
     def _score(self, cases: Sequence[Case], policy: Policy) -> list[float]:
-        rewards = [self.answers.score(case, policy(case)) for case in cases]
+        rewards = []
+        try:
+            for case in cases:
+                with interrupt(count_patience(self.cases)):
+                    rewards.append(self.answers.score(case, policy(case)))
+        except ScoringOverdueError:
+            self.answers.forget()
+            self.overdue += 1
         values = [reward.value for reward in rewards if reward.value is not None]
         self.best, self.scored = max([self.best, *values]), self.scored + len(values)
         return values
@@ -184,6 +213,8 @@ class _Floor:
             return report_fail(f"{what} get {rewarded[0][1]:.3g}, right answers {top:.3g}", *evidence, **numbers)
         if rewarded and rewarded[0][1] > max(_POSITIVE, allowed + 0.1) * top:
             return report_warn(f"{what} get {rewarded[0][1]:.3g}, right answers {top:.3g}", *evidence, **numbers)
+        if self.overdue >= _MAX_OVERDUE:
+            return report_skip("answers take too long to be scored; see runtime.hostile_answers")
         best = rewarded[0][1] if rewarded else 0.0
         return report_pass(f"{what} get at most {best:.3g}, right answers {top:.3g}", **numbers)
 
@@ -226,22 +257,35 @@ def check_canaries(answers: Answers) -> CheckFinding:
         return _Floor(answers).judge(_list_forged(answers), "forged results", _get_baseline(answers))
 
 
+def _count_shares(problems: Sequence[tuple[str, object]]) -> dict[str, float]:
+    """The fraction of problems with each answer, or with the letter of each choice, the most common first."""
+    counts = Counter[str]()
+    known = [(text, source) for text, source in problems if text and not is_program(text)]
+    for text, source in known:
+        counts.update(_name_answer(text, source))
+    return {text: count / len(known) for text, count in counts.most_common()} if len(known) >= _MIN_PROBLEMS else {}
+
+
 @env_check("answers", "semantic.constant_floor")
 def check_constants(answers: Answers) -> CheckFinding:
     """No constant answer is right more often than its share of the references"""
-    counts = Counter(case.reference for case in answers.cases if case.reference and not is_program(case.reference))
-    total = sum(counts.values())
-    constants = [text for text, _ in counts.most_common(5)] + ["0", "1", "2", "A", "B", "yes", "no", "true", "red"]
-    share = counts.most_common(1)[0][1] / total if total else 0.0
+    shares = _count_shares([(case.reference, case.source) for case in answers.cases])
+    most = _count_shares(
+        [(problem.reference, problem) for problems in answers.samples.values() for problem in problems]
+        if isinstance(answers, TaskAnswers)
+        else []
+    )
+    constants = [*list(most)[:5], *list(shares)[:5], *"012ABCD", "yes", "no", "true", "red"]
     form = answers.form or "{}"
     policies = ((repr(text), lambda case, text=text: form.format(text)) for text in dict.fromkeys(constants))
     floor = _Floor(answers)
-    if isinstance(answers, TaskAnswers) and total >= 8 and share >= 1 - _MARGIN and len(counts) < total:
+    if most and (share := most[constants[0]]) >= 1 - _MARGIN:
         reward = floor.measure([(repr(constants[0]), lambda case: form.format(constants[0]))])
-        if reward and reward[0][1] >= 1 - _MARGIN:
-            text = f"the constant answer {constants[0]!r} is right in {counts[constants[0]]} of {total} problems"
+        if reward and reward[0][1] >= 1 - 2 * _MARGIN:
+            text = f"the constant answer {constants[0]!r} is right in {share:.0%} of the problems"
             return report_fail(text, reward[0][4], share=share)
-    finding = floor.judge(policies, "constant answers", allowed=share)
+    allowed = max([0.0, *shares.values(), *most.values()])
+    finding = floor.judge(policies, "constant answers", allowed=allowed)
     if finding.status == "fail" and isinstance(answers, EnvAnswers):
         return report_warn(
             finding.summary, *finding.evidence, **finding.measured

@@ -21,7 +21,7 @@ from palaestra.core.settings import short_repr
 from palaestra.envs.base import GymEnv
 from palaestra.recipes.check.answers import Answers, Case, EnvAnswers, TaskAnswers, read_messages, send
 from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
-from palaestra.recipes.check.scorer import limit, list_solved
+from palaestra.recipes.check.scorer import limit, list_solved, spread
 
 _TELLING = r"(?:answer|solution|reference|expected|target|label|gold|ground[ _-]?truth|secret|key|correct|result|hint)"
 
@@ -149,6 +149,8 @@ def check_containment(answers: Answers) -> CheckFinding:
                 evidence,
                 cases=count,
             )
+    if not cases and (solving := _find_solving_info(answers)):
+        return report_fail("info of reset contains a text that is rewarded as the answer", solving)
     earlier = _find_earlier(answers, cases or list(answers.cases))
     if earlier:
         return report_fail("a prompt depends on the episode before", *earlier)
@@ -157,6 +159,37 @@ def check_containment(answers: Answers) -> CheckFinding:
         if cases
         else report_skip("no right answers are known")
     )
+
+
+_FORMS = ("{}", "Answer: {}", "[{}]", "\\boxed{{{}}}")
+"""Forms in which an entry of `info` is tried as an answer."""
+_MAX_ENTRIES = 20
+
+
+def _find_solving_info(answers: EnvAnswers) -> str:
+    """An entry of `info` that is rewarded as an answer more than that of another episode; empty if there is none."""
+    entries = {case.key: dict(_list_entries(case.info)) for case in spread(answers.cases, 6)}
+    first, *others = entries.values()
+    for path in list(first)[:_MAX_ENTRIES]:
+        for form in _FORMS if all(path in other for other in others) else ():
+            better, pairs = 0, 0
+            for case, other in limit(itertools.pairwise(spread(answers.cases, 6))):
+                own, control = (form.format(entries[key][path]) for key in (case.key, other.key))
+                if own != control:
+                    values = [answers.score(case, [text]).value or 0.0 for text in (own, control)]
+                    better, pairs = better + (values[0] > values[1]), pairs + 1
+            if pairs >= 3 and better >= 0.8 * pairs:
+                return f"{path}, written as {form.format('...')!r}: better than that of another episode in {better} of {pairs}"
+    return ""
+
+
+def _list_entries(info: Any, path: str = "info") -> Iterator[tuple[str, str]]:
+    """The short texts and numbers of an `info`, by path."""
+    if isinstance(info, Mapping):
+        for name, value in info.items():
+            yield from _list_entries(value, f"{path}[{name!r}]")
+    elif isinstance(info, str | int | float) and not isinstance(info, bool) and 0 < len(str(info)) <= 60:
+        yield path, str(info)
 
 
 def _show_around(text: str, answer: str) -> str:

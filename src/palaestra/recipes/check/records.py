@@ -60,6 +60,7 @@ class CheckFinding:
         evidence: what was observed, for example two differing rewards.
         measured: the numbers behind the status.
         seed: the seed of an episode that shows the fault.
+        remedy: how to mend it, if the check's own remedy does not fit.
     """
 
     status: CheckStatus
@@ -67,14 +68,17 @@ class CheckFinding:
     evidence: tuple[str, ...] = ()
     measured: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    remedy: str = ""
 
 
 def report_pass(summary: str, **measured: Any) -> CheckFinding:
     return CheckFinding(CheckStatus.PASS, summary, measured=measured)
 
 
-def report_fail(summary: str, *evidence: str, seed: int | None = None, **measured: Any) -> CheckFinding:
-    return CheckFinding(CheckStatus.FAIL, summary, evidence, measured, seed)
+def report_fail(
+    summary: str, *evidence: str, seed: int | None = None, remedy: str = "", **measured: Any
+) -> CheckFinding:
+    return CheckFinding(CheckStatus.FAIL, summary, evidence, measured, seed, remedy)
 
 
 def report_warn(summary: str, *evidence: str, seed: int | None = None, **measured: Any) -> CheckFinding:
@@ -251,7 +255,7 @@ def to_record(check: EnvCheck, finding: CheckFinding, command: str, seconds: flo
         tuple(text if len(text) <= 600 else f"{text[:600]}..." for text in finding.evidence),
         dict(finding.measured),
         write_reproduction(command, check, finding.seed) if is_fault else "",
-        check.remedy if is_fault else "",
+        (finding.remedy or check.remedy) if is_fault else "",
         seconds,
     )
 

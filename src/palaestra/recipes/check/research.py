@@ -24,6 +24,7 @@ from palaestra.recipes.check.containment import (
     list_secrets,
     read_answers,
     read_commands,
+    read_hidden,
     read_surroundings,
 )
 from palaestra.recipes.check.contract import measure_leftovers
@@ -406,11 +407,11 @@ def check_judging_secrets(part: ResearchPart) -> CheckFinding:
 @env_check("research", "semantic.no_solution_leakage")
 def check_leakage(part: ResearchPart) -> CheckFinding:
     """Public data, texts and messages do not tell the answers"""
-    task, hidden = part.task, part.judge.data.hidden
+    task, hidden = part.task, read_hidden(part)
     public = {**part.read_public(), **task.starter_files()}
-    answers = read_answers(hidden) if hidden is not None else {}
+    answers = read_answers(hidden)
     leaks = [text for right in answers.values() for text in find_telling_data(right, public, part.seed)]
-    contents = list(read_files(hidden).values()) if hidden is not None else []
+    contents = list(hidden.values())
     if any(len(content) > 40 and contents.count(content) > 1 for content in contents):
         leaks.append("the hidden data of the two splits are the same, so that each validation tells the test score")
     source = (task.folder / task.data).read_text(encoding="utf-8") if task.data else ""

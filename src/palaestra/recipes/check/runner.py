@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -37,8 +39,10 @@ from palaestra.recipes.check.submissions import ResearchPart, estimate_evaluatio
 
 _PATIENCE = 10.0
 """How many times its expected seconds a check may take, and how many times the seconds of the slowest gate."""
-_MIN_SECONDS, _START_SECONDS = 20.0, 300.0
+_MIN_SECONDS, _START_SECONDS = 20.0, 120.0
 """The least time limit of a check, and of a gate, which shows how slow the environment is."""
+_MAX_LOAD = 3.0
+"""How many times longer a check may take on a busy machine."""
 _MAX_HANGS = 2
 """Checks that may hang before the rest is skipped."""
 
@@ -106,7 +110,7 @@ def run_checks(
             needed = (*(gate.check_id for gate in checks[:number] if gate.is_gate), *check.after)
             blocking = next((name for name in needed if _has_failed(by_id.get(name))), "")
             if hangs >= _MAX_HANGS:
-                finding = report_skip("the environment hung before")
+                finding = report_skip(f"{_MAX_HANGS} checks hung or ended the process before")
             elif blocking:
                 finding = report_skip(f"{blocking} failed")
             else:
@@ -116,7 +120,7 @@ def run_checks(
                 if check.evaluations:
                     limit += 2 * check.evaluations * estimate_evaluation(subject)[0]
                 # A busy machine gets more time: processes that wait for a core do not hang.
-                limit *= max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+                limit *= min(_MAX_LOAD, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
                 finding = worker.run(check, min(limit, left))
                 if worker.is_lost:
                     hangs, worker = hangs + 1, None
@@ -146,7 +150,9 @@ class _Worker:
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
         self.is_lost = False
-        self._stacks = Path(tempfile.mkstemp(prefix="palaestra-check-")[1])
+        handle, name = tempfile.mkstemp(prefix="palaestra-check-")
+        os.close(handle)
+        self._stacks = Path(name)
         self._pipe, inside = context.Pipe()
         self._process = context.Process(  # type: ignore[attr-defined]
             target=_serve, args=(subject, inside, str(self._stacks)), daemon=False
@@ -162,23 +168,28 @@ class _Worker:
                 finding: CheckFinding = self._pipe.recv()
                 return finding
             self.is_lost = True
+            with suppress(ProcessLookupError, AttributeError):
+                os.kill(self._process.pid or 0, signal.SIGUSR1)
+                time.sleep(0.3)
             where = self._locate()
             self._kill()
-            return report_fail(f"it did not return within {seconds:.0f} s", *where)
+            remedy = "Make it return: look at the line of the evidence for a loop without an end, a lock or a missing time-out."
+            return report_fail(f"it did not return within {seconds:.0f} s", *where, remedy=remedy)
         self.is_lost = True
         self._process.join(5)
-        code = self._process.exitcode
+        code, where = self._process.exitcode or 0, self._locate()
         self._kill()
-        return report_fail(f"the environment ended the process, with exit code {code}")
+        how = f"with the signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        remedy = "Raise an exception instead of ending the process; a signal is a fault in compiled code."
+        return report_fail(f"the environment ended the process, {how}", *where, remedy=remedy)
 
     def _locate(self) -> list[str]:
-        """The innermost lines that the process executes."""
-        with suppress(ProcessLookupError, AttributeError):
-            os.kill(self._process.pid or 0, signal.SIGUSR1)
-            time.sleep(0.3)
+        """The innermost lines that the process executed last, as it wrote them."""
         lines = [line.strip() for line in self._stacks.read_text(errors="replace").splitlines() if "File " in line]
         return [
-            line for line in lines if not re.search(r"recipes/check|/multiprocessing/|gymnasium/(core|wrappers)", line)
+            line
+            for line in lines
+            if not re.search(r"palaestra/recipes/check|/multiprocessing/|gymnasium/(core|wrappers)", line)
         ][:2]
 
     def close(self) -> None:
@@ -201,7 +212,12 @@ def _serve(subject: Subject, pipe: Connection, stacks: str) -> None:
     with suppress(OSError):
         os.setpgrp()  # The environment's own processes end with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with open(stacks, "w") as file:
+    with open(stacks, "w") as file, open(os.devnull, "w") as nowhere:
+        # What an environment prints, also in C, would be in the middle of the report.
+        sys.stdout = sys.stderr = nowhere
+        for number in (1, 2):
+            os.dup2(nowhere.fileno(), number)
+        faulthandler.enable(file, all_threads=False)
         if hasattr(faulthandler, "register"):
             faulthandler.register(signal.SIGUSR1, file=file, all_threads=False)
         parts = SubjectParts(subject)
@@ -213,7 +229,12 @@ def _serve(subject: Subject, pipe: Connection, stacks: str) -> None:
             if order is None:
                 return
             CHECK_END.set(time.monotonic() + order[1])
-            pipe.send(run_check(order[0], parts))
+            try:
+                pipe.send(run_check(order[0], parts))
+            except SystemExit as error:
+                frames = traceback.StackSummary(reversed(traceback.extract_tb(error.__traceback__)))
+                file.write("".join(frames.format()))
+                raise
 
 
 def run_check(check: EnvCheck, parts: SubjectParts) -> CheckFinding:

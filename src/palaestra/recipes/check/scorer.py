@@ -76,6 +76,11 @@ def interrupt(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
+def count_patience(cases: Iterable[Case]) -> float:
+    """Seconds after which the score of an answer is overdue. A program may run until its own limit."""
+    return (12 if any(is_program(case.reference) for case in cases) else 3) * _SLOW
+
+
 def is_full(answers: Answers, reward: TextReward, best: float) -> bool:
     """Whether a reward is as good as that of a right answer."""
     return reward.value is not None and reward.value >= best - 1e-6
@@ -238,7 +243,7 @@ def check_hostile(answers: Answers) -> CheckFinding:
     start, count, failures = time.monotonic(), 0, list[str]()
     # A program may run until its limit: one endless program is enough.
     runs = any(is_program(case.reference) for case in cases)
-    patience = (12 if runs else 3) * _SLOW
+    patience = count_patience(cases)
     for name, text in HOSTILE.items():
         if runs and name in _ENDLESS:
             continue
@@ -345,6 +350,10 @@ def check_oracle(answers: Answers) -> CheckFinding:
     low = [entry for entry in solved if not _is_best(answers, *entry)]
     ceiling = answers.ceiling or 0.0
     numbers: Json = {"oracle_reward": round(ceiling, 4), "cases": len(solved), "low": len(low)}
+    if isinstance(answers, EnvAnswers) and not low and not list_solved(answers):
+        return report_warn(
+            "no right conversation gets more than silence, and none ends its episode", _show(solved[0]), **numbers
+        )
     if not low:
         return report_pass(f"{len(solved)} right answers get the best reward, {ceiling:g} on average", **numbers)
     explicit = [entry for entry in low if entry[0].oracle]
@@ -484,6 +493,10 @@ def check_mutants(answers: Answers) -> CheckFinding:
     return finding(f"wrong answers get the reward of right ones: {names}", *(accepted[key][0] for key in shown[:4]))
 
 
+_ORDERED = re.compile(
+    r"\b(sort|arrange|rank|reverse|alphabetical|ascending|descending|(?<!any )order|smallest to largest)", re.IGNORECASE
+)
+"""Words of a question whose answer has an order."""
 _OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true", "left": "right", "right": "left"}
 
 
@@ -503,6 +516,10 @@ def _list_mutants(case: Case, answer: str, pool: Sequence[str]) -> Iterator[tupl
     opposite = _OPPOSITES.get(answer.casefold())
     if opposite:
         yield "the opposite", True, [opposite]
+    parts = re.findall(r"[^\s,;]+", answer)
+    if len(set(parts)) >= 3 and parts != parts[::-1] and _ORDERED.search(case.prompt):
+        remaining = iter(parts[::-1])
+        yield "its parts in the reverse order", True, [re.sub(r"[^\s,;]+", lambda _: next(remaining), answer)]
     if _NUMBER.fullmatch(answer):
         value = float(answer)
         if "." not in answer:

@@ -162,7 +162,10 @@ def _names_task(name: str) -> bool:
         return True
     if not is_reference(name):
         return False
-    kind = find_reference(name)
+    try:
+        kind = find_reference(name)
+    except (Exception, SystemExit):  # The search for an environment reports it.
+        return False
     return (
         isinstance(kind, type)
         and not issubclass(kind, gymnasium.Env)
