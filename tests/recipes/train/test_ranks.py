@@ -106,10 +106,21 @@ def load_state(run: Path, name: str) -> dict[str, torch.Tensor]:
     return read_shards(checkpoint / "shards", f"{name}/", {})
 
 
+def flatten_moments(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The state of a small model's optimizer as one process stores it: each moment of all parameters in one tensor."""
+    if "steps" in state:
+        return state
+    names = {"mean": "exp_avg", "square": "exp_avg_sq"}
+    flat = {k: torch.cat([state[f"{i}/{v}"].flatten() for i in range(len(state) // 3)]) for k, v in names.items()}
+    return {**flat, "steps": state["0/step"].long().reshape(())}
+
+
 def assert_equal_runs(first: Path, second: Path) -> None:
     """The same metrics, weights and optimizer within float error. Adam turns a tiny gradient's error into part of a step."""
     for name, tolerance in (("policy", 1e-4), ("optimizer", 1e-6)):
         states = [load_state(run, name) for run in (first, second)]
+        if any("steps" in state for state in states):
+            states = [flatten_moments(state) for state in states]
         assert states[0].keys() == states[1].keys()
         pairs = [[state[key].double() for state in states] for key in states[0]]
         difference = sum(float((a - b).square().sum()) for a, b in pairs) ** 0.5
