@@ -24,6 +24,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from palaestra.core.errors import PalaestraError
+from palaestra.core.records import Values
 from palaestra.core.registry import describe_error
 from palaestra.core.settings import short_repr
 from palaestra.core.spaces import UnicodeText
@@ -179,7 +180,7 @@ def check_seeds(part: EnvPart) -> CheckFinding:
         if play(env, None, 0).first != play(twin, None, 0).first:
             text = "a reset without a seed, after a reset with one, does not continue its random numbers"
             return report_fail(text, seed=seeds[0])
-    numbers = {"different_with_seeds": variety, "different_without": loose, "seeds": _SEEDS}
+    numbers: Values = {"different_with_seeds": variety, "different_without": loose, "seeds": _SEEDS}
     if variety == 1 and loose > 1:
         return report_fail(
             f"all {_SEEDS} seeds give the same episode, although episodes differ without seeds", **numbers
