@@ -53,7 +53,7 @@ def train_agent(seed: int, quick: bool, threads: int) -> dict[str, Any]:
     def observe(iteration: Iteration) -> None:
         nonlocal tokens
         differences.append(iteration.metrics["sampling_logprob_difference_max"])
-        tokens += int(iteration.metrics["decisions"])
+        tokens += int(iteration.metrics["actions"])
 
     settings = {**SETTINGS, "threads": threads, "seed": seed}
     settings |= {"iterations": 3, "episodes": 64, "evaluation": 64} if quick else {}

@@ -78,7 +78,7 @@ def run_seed(env: str, case: dict[str, Any], seed: int) -> dict[str, Any]:
         ).summary
     value = summary["recent_return"] if recent else summary["after"]
     return {
-        "seed": seed, "value": round(value, 1), "solved": value >= case["goal"], "decisions": summary["decisions"],
+        "seed": seed, "value": round(value, 1), "solved": value >= case["goal"], "actions": summary["actions"],
         "seconds": round(time.perf_counter() - start, 1), "held_out": round(summary["after"], 1),
         "held_out_interval": [round(summary["after_low"], 1), round(summary["after_high"], 1)],
     }  # fmt: skip

@@ -161,7 +161,7 @@ def train_ours(env: str, steps: int, seed: int) -> Row:
         seconds = time.process_time() - start
         score = evaluate(env, load_policy(out).predict)
     return {
-        "steps": summary["decisions"],
+        "steps": summary["actions"],
         "training_seconds": round(seconds, 2),
         "score": score,
         "recent": summary["recent_return"],

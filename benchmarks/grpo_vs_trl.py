@@ -80,7 +80,7 @@ def our_step(name: str) -> Callable[[], None]:
         number = next(count)
         rollout = collect_responses(env, policy, RESPONSES, Seeds(0), first=number * RESPONSES)
         algorithm.update(rollout, number)
-        assert rollout.decisions == RESPONSES * TOKENS
+        assert rollout.num_actions == RESPONSES * TOKENS
 
     return step
 

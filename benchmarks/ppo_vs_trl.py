@@ -114,7 +114,7 @@ def our_step(name: str, kind: str) -> Callable[[], None]:
         rollout = collect_responses(env, policy, RESPONSES, Seeds(0), first=number * RESPONSES)
         apply_kl_penalty(rollout, reference.logprobs_BT(rollout), 0.05)
         algorithm.update(rollout, number)
-        assert rollout.decisions == RESPONSES * TOKENS
+        assert rollout.num_actions == RESPONSES * TOKENS
 
     return step
 

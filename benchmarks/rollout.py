@@ -70,7 +70,7 @@ def measure(model: Any, tokenizer: Any, slots: int, repetitions: int) -> list[li
 
     def step() -> None:
         rollout = collect_responses(env, policy, slots, Seeds(0))
-        assert rollout.decisions == slots * TOKENS
+        assert rollout.num_actions == slots * TOKENS
 
     generate()
     step()

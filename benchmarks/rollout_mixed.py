@@ -89,7 +89,7 @@ def measure(model: Any, tokenizer: Any, responses: int, repetitions: int) -> dic
     def step() -> None:
         env.reset(seed=0, options={"episodes": 0})
         rollout = collect_responses(env, policy, responses, Seeds(0), first=0)
-        assert rollout.decisions == total
+        assert rollout.num_actions == total
 
     theirs, ours = alternate(repetitions, generate, step)
     return {

@@ -44,7 +44,7 @@ def run_seed(algorithm: str, seed: int, quick: bool) -> dict[str, Any]:
             out=f"{folder}/run",
             **settings,
         ).summary
-    names = ("before", "after", "gain", "gain_low", "gain_high", "problems", "decisions", "episodes")
+    names = ("before", "after", "gain", "gain_low", "gain_high", "problems", "actions", "episodes")
     return {
         "algorithm": algorithm,
         "seed": seed,

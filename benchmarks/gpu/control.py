@@ -72,11 +72,11 @@ def run(env: str, goal: float, device: str, seed: int, values: dict[str, Any]) -
         for part in parts:
             parts[part] += metrics[f"seconds_{part}"]
         if iteration % 5 == 0:
-            curve.append((round(time.perf_counter() - start, 2), loop.decisions, round(loop.recent_return, 2)))
+            curve.append((round(time.perf_counter() - start, 2), loop.actions, round(loop.recent_return, 2)))
     seconds = time.perf_counter() - start
     row = {
-        "env": env, "seed": seed, "seconds": round(seconds, 2), "steps": loop.decisions,
-        "steps_per_second": round(loop.decisions / seconds), "last_100": round(loop.recent_return, 2),
+        "env": env, "seed": seed, "seconds": round(seconds, 2), "steps": loop.actions,
+        "steps_per_second": round(loop.actions / seconds), "last_100": round(loop.recent_return, 2),
         "solved": loop.recent_return >= goal, **{f"seconds_{part}": round(spent, 2) for part, spent in parts.items()},
     }  # fmt: skip
     print(row, flush=True)

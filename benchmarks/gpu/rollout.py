@@ -125,7 +125,7 @@ def measure(model: Any, tokenizer: Any, slots: int, tokens: int, repetitions: in
 
     def step() -> None:
         rollout = collect_responses(env, policy, episodes, Seeds(0), seed=0, first=0)
-        assert rollout.decisions == sum(lengths)
+        assert rollout.num_actions == sum(lengths)
 
     def generate() -> None:
         with torch.inference_mode():

@@ -189,7 +189,7 @@ def test_sampled_tokens_stay_and_the_loss_covers_exactly_them(
     ]
     inputs = rollout.inputs
     assert (inputs.chosen[0] + len(inputs.prompts[0])).tolist() == places
-    assert inputs.decisions(0) == tuple(token for turn in turns for token in turn)
+    assert inputs.get_actions(0) == tuple(token for turn in turns for token in turn)
     assert int(rollout.mask_BT.sum()) == len(places)
     assert list(inputs.prompts[0] + inputs.responses[0]) == episode.ids == policy.contexts[-1] + list(turns[-1])
 

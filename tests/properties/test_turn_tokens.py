@@ -137,7 +137,7 @@ def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: LoadedModel
         inputs = rollout.inputs
         assert inputs.prompts[sequence] + inputs.responses[sequence] == tuple(ids)
         assert (inputs.chosen[sequence] + len(inputs.prompts[sequence])).tolist() == places
-        assert inputs.decisions(sequence) == tuple(chosen)
+        assert inputs.get_actions(sequence) == tuple(chosen)
         n = len(chosen)
         assert rollout.mask_BT[sequence].tolist() == [True] * n + [False] * (len(rewards) - n)
         assert np.allclose(rollout.logprobs_BT[sequence, :n], logprobs)
@@ -214,7 +214,7 @@ def collect_dialogues(
 
 
 def whole_pass(model: Any, rollout: Rollout, sequence: int, temperature: float = 1.0) -> torch.Tensor:
-    """The log-probs of a sequence's decisions by one pass of transformers: no cache, no padding, one sequence."""
+    """The log-probs of a sequence's actions by one pass of transformers: no cache, no padding, one sequence."""
     inputs = rollout.inputs
     ids = torch.tensor(inputs.prompts[sequence] + inputs.responses[sequence])
     with torch.no_grad():
@@ -258,7 +258,7 @@ def test_an_episode_says_the_same_in_any_company(model: Any, nano: LoadedModel) 
     assert len({len(response) for response in inputs[0].responses}) > 3
 
 
-def test_values_stand_before_decisions_and_behind_the_end(model: Any, nano: LoadedModel) -> None:
+def test_values_stand_before_actions_and_behind_the_end(model: Any, nano: LoadedModel) -> None:
     """The value after the last word of a turn is that of the state after the answer to it."""
     for own in (True, False):
         critic = LanguageModelCritic(model.base_model, 32)
@@ -282,7 +282,7 @@ def test_values_stand_before_decisions_and_behind_the_end(model: Any, nano: Load
                 assert torch.allclose(next_BT[sequence, :n], all_values[before[1:]], atol=1e-4)
 
 
-def test_gradients_come_from_decisions_alone(model: Any, nano: LoadedModel) -> None:
+def test_gradients_come_from_actions_alone(model: Any, nano: LoadedModel) -> None:
     """The loss of a sequence is that of one plain pass in which all that was given is masked."""
     import copy
 

@@ -31,9 +31,9 @@ def test_a_train_run_has_its_axes_and_metrics(tmp_path: Path) -> None:
     write_train_run(tmp_path / "run")
     with Run.open(tmp_path / "run") as run:
         run.store.add_metrics(
-            1, {"total_decisions": 50.0, "reward_low": 0.0, "reward_high": 0.2, "system/memory_gb": 1.0}
+            1, {"total_actions": 50.0, "reward_low": 0.0, "reward_high": 0.2, "system/memory_gb": 1.0}
         )
-        run.store.add_metrics(2, {"total_decisions": 110.0})
+        run.store.add_metrics(2, {"total_actions": 110.0})
         run.store.add_cost(LedgerEntry("2/train", seconds=3.0, money=0.5))
         run.store.add_cost(LedgerEntry("rest", seconds=99.0))
     read = read_curves(tmp_path / "run")

@@ -64,7 +64,7 @@ def metrics(iteration: int, **more: float) -> dict[str, float]:
     reward = 0.1 * iteration
     return {
         "reward": reward, "reward_low": reward - 0.05, "reward_high": reward + 0.05, "reward_count": 64.0,
-        "episodes": 64.0, "failures": 1.0, "decisions": 1000.0, "total_decisions": 1000.0 * iteration,
+        "episodes": 64.0, "failures": 1.0, "actions": 1000.0, "total_actions": 1000.0 * iteration,
         "length": 15.5, "entropy": 0.8, "truncated": 0.125, "approx_kl": 0.004, "clip_fraction": 0.03, "grad_norm": 0.42,
         "explained_variance": -0.5, "reference_kl": 0.2 * iteration, "seconds_model": 2.0, "seconds_environment": 0.5,
         "seconds_reference": 0.5, "seconds_update": 1.0, "tokens_per_second": 250.0, **more,
@@ -75,7 +75,7 @@ def steps(iteration: int, **more: float) -> dict[str, float]:
     """What an iteration in a classic environment brings."""
     return {
         "reward": 20.0 * iteration, "reward_low": 15.0 * iteration, "reward_high": 25.0 * iteration,
-        "reward_count": 8.0, "episodes": 8.0, "failures": 0.0, "decisions": 512.0, "length": 20.0 * iteration,
+        "reward_count": 8.0, "episodes": 8.0, "failures": 0.0, "actions": 512.0, "length": 20.0 * iteration,
         "recent_return": 18.0 * iteration, "explained_variance": 0.25, "entropy": 0.6, "steps_per_second": 2048.0,
         "seconds_model": 0.1, "seconds_environment": 0.05, "seconds_update": 0.1, **more,
     }  # fmt: skip
@@ -151,7 +151,7 @@ def test_the_headline_of_a_run_with_rewards(tmp_path: Path) -> None:
     # Two halves of 0.1, independent: sqrt(0.02) = 0.141.
     assert "Change +0.500 0.359 to 0.641" in text
     assert "The interval is above 0." in text
-    assert re.search(r"Episodes 192 Decisions 3\D000 tokens Failures 3 of 195 episodes", text)
+    assert re.search(r"Episodes 192 Actions 3\D000 tokens Failures 3 of 195 episodes", text)
     assert "Failures, held-out 4 of 68" in text
     assert "Seed 7" in text
     assert "abcdef012345" in text
@@ -290,7 +290,7 @@ def test_a_classic_environment(tmp_path: Path) -> None:
     page = read_report(tmp_path / "run")
     assert "mlp 2×64 learns in CartPole-v1 by PPO" in page.text
     assert "Iterations 2 of 10 stopped early" in page.text
-    assert re.search(r"Decisions 1\D024 steps", page.text)
+    assert re.search(r"Actions 1\D024 steps", page.text)
     assert "mean of the last 100 episodes: iteration 1: 18.00, iteration 2: 36.00" in page.chart("reward by iteration")
     assert "Episode length 40.00 steps" in page.section("health")
     # 1024 steps in half a second.

@@ -131,7 +131,7 @@ def test_a_run_logs_the_names_to_the_store_and_to_tensorboard(tmp_path: Path) ->
     with Run.open(result.folder, read_only=True) as run:
         stored = run.store.metrics()
     assert set(stored[1]) >= NAMES
-    assert stored[2]["num_tokens"] > stored[1]["num_tokens"] > stored[1]["decisions"]
+    assert stored[2]["num_tokens"] > stored[1]["num_tokens"] > stored[1]["actions"]
     events = EventAccumulator(str(result.folder / "tensorboard"))
     events.Reload()
     assert set(events.Tags()["scalars"]) >= NAMES | {"test_reward"}

@@ -79,7 +79,7 @@ def test_alternatives_are_of_the_sampled_distribution(
     assert rollout.entropy_BT is not None
     known = 0
     for sequence, own in details.items():
-        ids = rollout.inputs.decisions(sequence)
+        ids = rollout.inputs.get_actions(sequence)
         assert own.entropies == pytest.approx(rollout.entropy_BT[sequence, : len(ids)].tolist(), rel=1e-3, abs=1e-4)
         for place, (chosen, best) in enumerate(zip(ids, own.alternatives, strict=True)):
             values = [value for _, value in best]

@@ -126,7 +126,7 @@ def test_the_critic_learns_one_value_per_turn() -> None:
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo", "ppo", "reinforce"])
-def test_turns_of_one_token_are_decisions(name: str) -> None:
+def test_turns_of_one_token_are_actions(name: str) -> None:
     """PPO and REINFORCE do the same per token; the group methods weight each token by its own return."""
     lengths, rewards = [[1, 1], [1, 1, 1], [1, 1], [1]], [[0.0, 1.0], [1.0, 0.0, 2.0], [0.0, 0.0], [1.0]]
     critic = "head" if name == "ppo" else None

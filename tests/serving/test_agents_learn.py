@@ -69,6 +69,6 @@ def test_branches_of_a_summarizing_agent_are_trained(warm: str, tmp_path: Path) 
     assert len(trajectories) == 4 * metrics["sequences"] > 8
     assert max(branches) > 1
     own = [segment for trajectory in trajectories for segment in trajectory.segments if any(segment.chosen)]
-    assert sum(len(segment.token_ids) for segment in own) == metrics["decisions"]
+    assert sum(len(segment.token_ids) for segment in own) == metrics["actions"]
     assert metrics["sampling_logprob_difference_max"] < 1e-4
     assert any("summary" in trajectory.infos[0]["prompt"].lower() for trajectory in trajectories)

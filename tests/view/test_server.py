@@ -37,7 +37,7 @@ def client(runs: Path) -> Iterator[TestClient]:
         yield client
 
 
-def test_the_list_has_every_run_with_its_status_and_main_figure(client: TestClient) -> None:
+def test_the_list_has_every_run_with_its_status_and_main_metric(client: TestClient) -> None:
     rows = {row["id"]: row for row in client.get("/runs.json").json()}
     assert {name: row["status"] for name, row in rows.items()} == {
         "first": "ended",

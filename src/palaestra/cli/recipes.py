@@ -117,7 +117,7 @@ def finish_train(result: TrainResult) -> None:
     s = result.summary
     console.print(outcome_table(s))
     say(
-        f"{s['iterations']} iterations, {s['episodes']} episodes, {s['decisions']} decisions, "
+        f"{s['iterations']} iterations, {s['episodes']} episodes, {s['actions']} {'tokens' if s['policy'] == 'lm' else 'steps'}, "
         f"{sum(s['failures'].values())} failures, {s['seconds']:.0f} s; report: {write_report(result.folder)}"
     )
     with Run.open(result.folder, read_only=True) as run:

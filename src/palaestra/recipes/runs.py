@@ -52,7 +52,7 @@ class NotebookResult:
     __slots__ = ()
 
     def _repr_html_(self) -> str | None:
-        """The main figures and a curve; `None`, and a notebook shows the `repr`, if the run is not there any more."""
+        """The main metrics and a curve; `None`, and a notebook shows the `repr`, if the run is not there any more."""
         try:
             return str(RESULT_VIEWS.get("html")(self))
         except PalaestraError:

@@ -1,4 +1,4 @@
-"""Results in notebooks: a result shows its main figures and a curve, and `palaestra.show(result)` its whole report."""
+"""Results in notebooks: a result shows its main metrics and a curve, and `palaestra.show(result)` its whole report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BOX = re.compile(
     r'(?:<p class="detail">(?P<detail>.*?)</p>)?',
     re.DOTALL,
 )
-"""A main figure of a report: its name, its value and its interval."""
+"""A main metric of a report: its name, its value and its interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def show(result: object, height: int = 720) -> InlineReport:
 
 
 def draw_result(result: object) -> str:
-    """Draw the main figures of a result and its first curve as HTML that needs no style sheet."""
+    """Draw the main metrics of a result and its first curve as HTML that needs no style sheet."""
     folder, page, figures = _render(result)
     boxes = "".join(
         '<div style="display:inline-block;vertical-align:top;margin:0 28px 8px 0">'

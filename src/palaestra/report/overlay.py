@@ -54,7 +54,7 @@ _TITLES = {
 """The main metrics of a train run with the names of their axes."""
 _SHARES = {"clip fraction", "frac reward zero std", "truncated"}
 """Metrics from 0 to 1."""
-_AMOUNTS = re.compile(r"per second|\(GB\)|length|norm|turns|staleness|episodes|failures|decisions|seconds")
+_AMOUNTS = re.compile(r"per second|\(GB\)|length|norm|turns|staleness|episodes|failures|actions|seconds")
 """Metrics that are at least 0."""
 _ENDS = re.compile("(.*)_(?:low|high|count)")
 _MAX_BANDS = 3
@@ -113,7 +113,7 @@ def read_curves(folder: Path) -> RunCurves:
 
 def _read_training(run: Run) -> RunCurves:
     table, language = run.store.metrics(), run.settings.get("policy") == "lm"
-    own = {name for row in table.values() for name in row} - {"total_decisions"}
+    own = {name for row in table.values() for name in row} - {"total_actions"}
     # A control policy's episodes span iterations, so its recent return says more; that of a language model is noise.
     hidden = {"recent_return"} if language else set()
     names = own - hidden - {name for name in own if (end := _ENDS.fullmatch(name)) and end[1] in own}
@@ -123,8 +123,8 @@ def _read_training(run: Run) -> RunCurves:
         _TITLES.get(name, name.replace("_", " ")): metric_points(table, name, count=count)
         for name, count in counts.items()
     }
-    decisions = {k: row["total_decisions"] for k, row in table.items() if "total_decisions" in row}
-    axes = {"iteration": {k: float(k) for k in table}, "tokens" if language else "steps": {0: 0.0, **decisions}}
+    actions = {k: row["total_actions"] for k, row in table.items() if "total_actions" in row}
+    axes = {"iteration": {k: float(k) for k in table}, "tokens" if language else "steps": {0: 0.0, **actions}}
     return RunCurves({**axes, **_read_spent(run)}, metrics)
 
 

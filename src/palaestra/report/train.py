@@ -92,7 +92,7 @@ def train_page(run: Run) -> Json:
     appendix = _sum_costs(make_appendix(run, TrainSettings))
     seconds, phases = _seconds_by_phase(table, appendix["total"].seconds)
     unit = "tokens" if language else "steps"
-    decisions = _sum_metric(trained, "decisions")
+    actions = _sum_metric(trained, "actions")
     working = sum(v for row in trained.values() for n, v in row.items() if _is_phase(n) and n != "seconds_evaluate")
     episodes, failures = _sum_metric(trained, "episodes"), _sum_metric(trained, "failures")
     measured = {k: row for k, row in table.items() if "test_reward" in row or "test_failures" in row}
@@ -120,7 +120,7 @@ def train_page(run: Run) -> Json:
         "seed": settings.get("seed", 0),
         "iterations": done,
         "planned": settings.get("iterations", 0),
-        "decisions": decisions,
+        "actions": actions,
         "episodes": episodes,
         "failures": failures,
         "test_failures": test_failures + sum(report_on(part).failure_count for part in whole.values()),
@@ -142,7 +142,7 @@ def train_page(run: Run) -> Json:
         "noisy": done > NOISY,
         "phases": phases,
         "seconds": seconds,
-        "speed_mean": decisions / working if working else None,
+        "speed_mean": actions / working if working else None,
         "episodes_to_read": _read_episodes(run, done) if language else [],
         "asked": bool(asked),
         "overall": overall,
@@ -306,7 +306,7 @@ def _proxy_gold_chart(reward: Sequence[MetricPoint], gold: Sequence[MetricPoint]
 def _health_panel(trained: Metrics, settings: Json) -> list[Json]:
     """Show the metrics that exist. A metric that the last iteration lacks is shown with its iteration."""
     language = settings.get("policy") == "lm"
-    unit = "token" if language else "decision"
+    unit = "token" if language else "action"
     by_skill = sorted({name for row in trained.values() for name in row if name.startswith("groups/")})
     shown = [
         ("approx_kl", "KL of the update", f"nats per {unit}, between the new and the collecting policy"),
@@ -316,7 +316,7 @@ def _health_panel(trained: Metrics, settings: Json) -> list[Json]:
         (f"{_DIFFERENCE}_max", "Engine and learner, maximum", "of the differences of log-probs, in nats"),
         ("staleness", "Staleness", "updates between the sampling and the learning weights"),
         ("entropy", "Entropy", f"nats per {unit}"),
-        ("value_mean", "Mean value", "of the critic, over all decisions"),
+        ("value_mean", "Mean value", "of the critic, over all actions"),
         ("return_mean", "Mean return", f"discounted, from each {unit} on: the target of the critic"),
         ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none"),
         ("frac_reward_zero_std", "Groups without variance", "% with equal rewards"),

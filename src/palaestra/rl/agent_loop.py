@@ -34,7 +34,7 @@ from palaestra.rl.policies.engine import EnginePolicy
 from palaestra.rl.policies.language_model import LanguageModelPolicy
 from palaestra.rl.rollouts import EpisodeStats, Rollout
 from palaestra.rl.token_loop import TurnLoop
-from palaestra.rl.turns import TurnEpisode, count_max_decisions, make_turn_rollout
+from palaestra.rl.turns import TurnEpisode, count_max_actions, make_turn_rollout
 from palaestra.serving.capture import CapturedSequence
 from palaestra.serving.gateway import CaptureServer, ServerThread
 
@@ -109,7 +109,7 @@ class AgentLoop(TurnLoop):
                 while not all(future.done() for future in futures):  # The run is interrupted.
                     self.program.stop()
                     time.sleep(0.05)
-        limit = count_max_decisions(env, self.policy.context, self.config.max_tokens)
+        limit = count_max_actions(env, self.policy.context, self.config.max_tokens)
         rollout = make_captured_rollout(records, limit, version)
         rollout.metrics = {
             "seconds_model": time.perf_counter() - start,  # Agents and environments run meanwhile.
@@ -207,7 +207,7 @@ def make_captured_rollout(records: Sequence[TurnEpisode], limit: int, version: i
     same reason no end is bootstrapped: the value of a later state would count the return again.
 
     Arguments:
-        limit: maximum number of decisions of a sequence.
+        limit: maximum number of actions of a sequence.
         version: the number of updates of the oldest weights that sampled a token.
     """
     rollout = make_turn_rollout(records, limit)

@@ -119,7 +119,7 @@ class Algorithm(ABC):
 
     optimizer: Optimizer
     advantages_BT: torch.Tensor | None = None
-    """The advantages of the last update's decisions, before a normalization by minibatch; `None` if they are not recorded."""
+    """The advantages of the last update's actions, before a normalization by minibatch; `None` if they are not recorded."""
 
     def __init__(self, policy: Any, config: AlgorithmConfig | None = None, seeds: Seeds = Seeds(0)) -> None:
         self.policy, self.seeds = policy, seeds

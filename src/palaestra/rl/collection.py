@@ -301,7 +301,7 @@ class ControlCollector:
             truncated_B=torch.from_numpy(~self._terminated).to(self.policy.device),
             limit=max_steps,
         )
-        # The step after the last decision of a sequence belongs to another episode.
+        # The step after the last action of a sequence belongs to another episode.
         last_B = (rollout.mask_BT.sum(-1) - 1).clamp(min=0)
         rollout.ended_BT[slots_B, last_B] = True
         if not self.bootstraps:
@@ -367,7 +367,7 @@ class ControlCollector:
                 break
         self._inputs = inputs
         rewards_BT = _stack_steps(rewards, np.float32, policy.device)
-        decisions = None if greedy else ControlInputs(torch.stack(observed, 1), torch.stack(actions, 1), inputs, finals)
+        recorded = None if greedy else ControlInputs(torch.stack(observed, 1), torch.stack(actions, 1), inputs, finals)
         seconds = time.perf_counter() - start
         return Rollout(
             rewards_BT=rewards_BT,
@@ -375,7 +375,7 @@ class ControlCollector:
             mask_BT=_stack_steps(masks, bool, policy.device),
             terminated_BT=_stack_steps(terminations, bool, policy.device),
             ended_BT=_stack_steps(ends, bool, policy.device),
-            inputs=decisions,
+            inputs=recorded,
             stats=EpisodeStats(returns, lengths, failures, num_truncated),
             metrics={"seconds_environment": environment_seconds, "seconds_model": seconds - environment_seconds},
         )

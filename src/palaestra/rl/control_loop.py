@@ -111,7 +111,7 @@ class ControlLoop(Loop):
         metrics |= {name: value for name, value in rollout.metrics.items() if name.startswith("seconds_")}
         metrics["seconds_update"] = time.perf_counter() - start
         spent = sum(value for name, value in metrics.items() if name.startswith("seconds_"))
-        metrics["steps_per_second"] = rollout.decisions / spent
+        metrics["steps_per_second"] = rollout.num_actions / spent
         kept = [
             Trajectory(config.env, config.seed, (value,), infos=({"length": length},))
             for value, length in list(zip(rollout.stats.returns, rollout.stats.lengths, strict=True))[

@@ -88,7 +88,7 @@ class Loop(ABC):
 
     def __init__(self, config: LoopConfig) -> None:
         self.config, self.seeds = config, Seeds(config.seed)
-        self.decisions = self.episodes = self.tokens = 0
+        self.actions = self.episodes = self.tokens = 0
         self.stopped = False
         self.failures: dict[str, int] = {}
         self.usage = Usage()
@@ -182,12 +182,12 @@ class Loop(ABC):
 
     def counters(self) -> Json:
         return {
-            "decisions": self.decisions, "episodes": self.episodes, "tokens": self.tokens, "failures": self.failures,
+            "actions": self.actions, "episodes": self.episodes, "tokens": self.tokens, "failures": self.failures,
             "recent": list(self._recent), "stopped": self.stopped,
         }  # fmt: skip
 
     def load_counters(self, counters: Json) -> None:
-        self.decisions, self.episodes = int(counters["decisions"]), int(counters["episodes"])
+        self.actions, self.episodes = int(counters["actions"]), int(counters["episodes"])
         self.tokens = int(counters.get("tokens", 0))  # Missing in checkpoints of earlier versions.
         self.failures, self.stopped = dict(counters["failures"]), bool(counters["stopped"])
         self._recent.extend(counters["recent"])
@@ -201,7 +201,7 @@ class Loop(ABC):
         Raises:
             RewardError, EnvError: more than a tenth of the episodes failed.
         """
-        self.decisions += rollout.decisions
+        self.actions += rollout.num_actions
         self.episodes += len(rollout.stats.returns)
         self._recent.extend(rollout.stats.returns)
         total = len(rollout.stats.returns) + len(rollout.stats.failures)
@@ -209,7 +209,7 @@ class Loop(ABC):
         reward = _reward_interval(rollout)
         metrics = {
             "episodes": float(reward.count), "failures": float(len(rollout.stats.failures)),
-            "decisions": float(rollout.decisions), "total_decisions": float(self.decisions),
+            "actions": float(rollout.num_actions), "total_actions": float(self.actions),
         }  # fmt: skip
         if reward.count:
             metrics |= {"reward": reward.value, "reward_low": reward.low, "reward_high": reward.high}

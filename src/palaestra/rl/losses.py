@@ -1,10 +1,10 @@
 """Advantages and losses as pure functions.
 
-Axes of advantages: B sequences, T decisions, N turns, G groups, K members of a group. A sequence is one environment over
-many episodes, or one episode. `ended` marks the last decision of an episode; no advantage flows backwards across it. The
+Axes of advantages: B sequences, T actions, N turns, G groups, K members of a group. A sequence is one environment over
+many episodes, or one episode. `ended` marks the last action of an episode; no advantage flows backwards across it. The
 functions with `_BT` also take the turns of sequences, `[B, N]` (`palaestra.rl.rollouts.Turns`).
 
-Losses have any shape. A mask marks the entries that are decisions; the others are padding. Losses per token are computed
+Losses have any shape. A mask marks the entries that are actions; the others are padding. Losses per token are computed
 first and aggregated afterwards: the aggregation is the difference between the variants of GRPO, see `aggregate_losses`.
 """
 
@@ -31,10 +31,10 @@ def compute_gae_BT(
     """Generalized advantage estimation (Schulman et al. 2016).
 
     Arguments:
-        next_values_BT: the value of the state after each decision. At the end of an episode this is the value of its
+        next_values_BT: the value of the state after each action. At the end of an episode this is the value of its
             *last* state, not of the first state of the next episode.
-        terminated_BT: last decisions of episodes after which nothing follows; the value after them is 0.
-        ended_BT: last decisions of all episodes. Those that are not in `terminated_BT` are bootstrapped with
+        terminated_BT: last actions of episodes after which nothing follows; the value after them is 0.
+        ended_BT: last actions of all episodes. Those that are not in `terminated_BT` are bootstrapped with
             `next_values_BT`.
         gamma, gae_lambda: the discount factor, and the trade-off between bias and variance.
     """
@@ -56,7 +56,7 @@ def compute_returns_BT(
     ended_BT: torch.Tensor,
     gamma: float,
 ) -> torch.Tensor:
-    """The discounted sum of the rewards from each decision to the end of its episode.
+    """The discounted sum of the rewards from each action to the end of its episode.
 
     At an end that is not in `terminated_BT`, `next_values_BT` estimates the missing rewards.
     """
@@ -228,7 +228,7 @@ def compute_policy_loss(
     clip_range: float,
     clip_range_high: float | None = None,
 ) -> torch.Tensor:
-    """PPO's clipped surrogate of each decision, negated.
+    """PPO's clipped surrogate of each action, negated.
 
     Arguments:
         clip_range_high: the clipping range above 1; by default `clip_range`. DAPO's "clip-higher" sets a larger one,
@@ -319,7 +319,7 @@ def compute_clip_fraction(
     clip_range: float,
     clip_range_high: float | None = None,
 ) -> torch.Tensor:
-    """The fraction of decisions whose ratio is outside the clipping range."""
+    """The fraction of actions whose ratio is outside the clipping range."""
     ratio = (logprobs - old_logprobs).exp()
     high = clip_range if clip_range_high is None else clip_range_high
     outside = (ratio < 1.0 - clip_range) | (ratio > 1.0 + high)
@@ -334,7 +334,7 @@ def compute_clip_ratios(
     clip_range: float,
     clip_range_high: float | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The fraction of decisions that get no gradient because of clipping, under TRL's names.
+    """The fraction of actions that get no gradient because of clipping, under TRL's names.
 
     Below the range this happens only with a negative advantage (`low_mean`), above it only with a positive one (`high_mean`).
     """

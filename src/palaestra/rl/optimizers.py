@@ -72,7 +72,7 @@ def _explain(error: torch.OutOfMemoryError, sequences: int, rollout: Rollout) ->
     tokens = int(rollout.mask_BT.sum(-1).max())
     reason = ". ".join(str(error).split(". ")[:2])
     return (
-        f"the GPU has too little memory for a microbatch of {sequences} sequences with up to {tokens} decisions ({reason}); "
+        f"the GPU has too little memory for a microbatch of {sequences} sequences with up to {tokens} actions ({reason}); "
         "set --microbatch-size to less, set --gradient-checkpointing, train an adapter (--method lora), or lower "
         "--max-tokens or --num-envs"
     )

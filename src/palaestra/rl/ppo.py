@@ -56,7 +56,7 @@ class PPOConfig(AlgorithmConfig):
     n_epochs: int = setting(10, "Epochs over the data of an iteration.", low=1)
     batch_size: int | None = setting(
         None,
-        "Decisions, or responses of a language model, in a minibatch; by default 256 decisions or 8 responses.",
+        "Actions, or responses of a language model, in a minibatch; by default 256 actions or 8 responses.",
         low=1,
     )
     credit: Literal["token", "turn"] = setting(
@@ -99,7 +99,7 @@ class PPO(Algorithm):
         valid_BT = rollout.valid_BT
 
         values_BT, next_values_BT = policy.values_BT(rollout)
-        valued_BT = valid_BT  # The decisions before which the critic learns a value.
+        valued_BT = valid_BT  # The actions before which the critic learns a value.
         if config.credit == "turn":
             turns = Turns(rollout)
             values_BN = turns.first_BN(values_BT)
@@ -167,14 +167,14 @@ class PPO(Algorithm):
         """Add the gradient of a minibatch, one microbatch after the other.
 
         Arguments:
-            valued_BT: the decisions whose values are learned.
+            valued_BT: the actions whose values are learned.
             measured: whether to add metrics.
 
         Returns:
             The divergence from the old policy, if it is measured.
         """
         config, policy, divergence = self.config, self.policy, 0.0
-        # Single decisions are drawn from the valid ones; only sequences are padded.
+        # Single actions are drawn from the valid ones; only sequences are padded.
         minibatch_mask = minibatch.take(rollout.valid_BT) if policy.by_sequence else None
         minibatch_advantages = minibatch.take(advantages_BT)
         if config.normalize_advantage:

@@ -1,10 +1,10 @@
-"""REINFORCE (Williams 1992) with a baseline: the return of each decision minus its expected return.
+"""REINFORCE (Williams 1992) with a baseline: the return of each action minus its expected return.
 
 The baseline is the mean return of the batch at the same step (`"batch"`), a critic that is trained with the policy
 (`"critic"`), or 0 (`"none"`). Each rollout is used for one gradient step, so no ratio is clipped. Only with a critic are
 truncated episodes bootstrapped; otherwise their returns contain no estimate of what would have followed.
 
-With `credit="turn"` a message of a turn environment is one decision, and its batch baseline is the mean return of the other
+With `credit="turn"` a message of a turn environment is one action, and its batch baseline is the mean return of the other
 episodes from the same turn on.
 """
 
@@ -89,7 +89,7 @@ class REINFORCE(Algorithm):
         ended_BT = rollout.ended_BT.clone()
         if isinstance(rollout.inputs, ControlInputs) and rollout.inputs.last_BF is not None:
             ended_BT[:, -1] = True  # The episode continues after the rollout: the critic estimates the rest.
-        valued_BT = mask_BT  # The decisions before which a critic learns a value.
+        valued_BT = mask_BT  # The actions before which a critic learns a value.
         if config.credit == "turn":
             turns = Turns(rollout)
             returns_BN = compute_returns_BT(
@@ -120,13 +120,13 @@ class REINFORCE(Algorithm):
         if config.normalize_advantage:
             advantages_BT = normalize(advantages_BT, mask_BT)
         self.advantages_BT = advantages_BT
-        num_decisions = float(mask_BT.sum().clamp(min=1))
+        num_actions = float(mask_BT.sum().clamp(min=1))
         [batch] = select_all(rollout, policy.by_sequence)
         if policy.by_sequence:
             batch = select_sequences(rollout, [k for k in batch.index.tolist() if bool(rollout.valid_B[k])])
 
         with training_mode(policy):
-            self.accumulate_gradients(batch, rollout, advantages_BT, returns_BT, valued_BT, num_decisions)
+            self.accumulate_gradients(batch, rollout, advantages_BT, returns_BT, valued_BT, num_actions)
             optimizer.reduce_gradients()
             self.metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
             optimizer.step()
@@ -144,17 +144,17 @@ class REINFORCE(Algorithm):
         advantages_BT: torch.Tensor,
         returns_BT: torch.Tensor,
         valued_BT: torch.Tensor,
-        num_decisions: float,
+        num_actions: float,
     ) -> None:
         """Add the gradient of the whole rollout, one microbatch after the other.
 
         Arguments:
-            valued_BT: the decisions whose values are learned.
+            valued_BT: the actions whose values are learned.
         """
         config, policy = self.config, self.policy
         for microbatch in split_microbatches(minibatch, policy.max_microbatch_size(rollout)):
             mask = microbatch.take_mask(rollout.valid_BT).float()
-            fraction = float(mask.sum()) / num_decisions
+            fraction = float(mask.sum()) / num_actions
             new = policy.evaluate_actions(
                 rollout, microbatch, entropy=config.ent_coef != 0, values=config.baseline == "critic"
             )
@@ -172,7 +172,7 @@ class REINFORCE(Algorithm):
             if config.baseline == "critic":
                 value_losses = compute_value_loss(new.values, new.values.detach(), microbatch.take(returns_BT), None)
                 if config.credit == "turn":  # The mean over turns, as a mean over tokens.
-                    value_losses = value_losses * microbatch.take(valued_BT) * (num_decisions / valued_BT.sum())
+                    value_losses = value_losses * microbatch.take(valued_BT) * (num_actions / valued_BT.sum())
                 loss = loss + config.vf_coef * mean_where(value_losses, mask) * fraction
             loss.backward()  # type: ignore[no-untyped-call]
             self.metrics.add(fraction, policy_loss=policy_loss)

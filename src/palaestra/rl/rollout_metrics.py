@@ -18,7 +18,7 @@ from palaestra.rl.policies.language_model import (
     MAX_MICROBATCH_LOGITS,
     LanguageModelPolicy,
     mask_illegal,
-    outputs_at_decisions,
+    outputs_at_actions,
 )
 from palaestra.rl.rollouts import Rollout, TokenInputs
 from palaestra.rl.turns import TurnEpisode
@@ -73,7 +73,7 @@ def count_tokens(rollout: Rollout) -> int:
     """Count the tokens of the prompts and the sampled tokens. Messages of tools and users are not counted."""
     decided_B = rollout.mask_BT.any(-1).tolist()
     prompts = sum(len(p) for p, decided in zip(rollout.inputs.prompts, decided_B, strict=True) if decided)
-    return prompts + rollout.decisions
+    return prompts + rollout.num_actions
 
 
 def measure_calls(episodes: Sequence[TurnEpisode]) -> dict[str, float]:
@@ -134,7 +134,7 @@ def _select_evenly(count: int, wanted: int) -> list[int]:
 def find_alternatives(
     policy: LanguageModelPolicy, rollout: Rollout, sequences: Sequence[int], count: int
 ) -> dict[int, TokenDetails]:
-    """Compute the entropy and the `count` most likely tokens at each decision of some sequences.
+    """Compute the entropy and the `count` most likely tokens at each action of some sequences.
 
     One forward pass with the policy's current weights. All processes of a sharded model must call it.
     """
@@ -149,7 +149,7 @@ def find_alternatives(
             part = played[start : start + size]
             width, is_fast = max(lengths[sequence] for sequence in part), forward.fast is not None
             # The logits of all tokens may not fit into memory: they are computed from the hidden states in parts.
-            outputs = outputs_at_decisions(forward, inputs, part, width, hidden=is_fast, logits=not is_fast)
+            outputs = outputs_at_actions(forward, inputs, part, width, hidden=is_fast, logits=not is_fast)
             legal = [inputs.legal[sequence] for sequence in part] if inputs.legal else []
             states_N = outputs.hidden_ND if outputs.logits_NV is None else outputs.logits_NV
             assert states_N is not None
@@ -190,17 +190,17 @@ def _describe_rows(logits_NV: torch.Tensor, count: int) -> list[tuple[float, Alt
 def add_token_details(
     trajectory: Trajectory, rollout: Rollout, sequence: int, advantages_BT: torch.Tensor | None, details: TokenDetails
 ) -> Trajectory:
-    """Add the values of a sequence's decisions to the segments of its trajectory.
+    """Add the values of a sequence's actions to the segments of its trajectory.
 
     Arguments:
-        advantages_BT: of all decisions, if the algorithm has them. A failed episode has none: it is not in the loss.
+        advantages_BT: of all actions, if the algorithm has them. A failed episode has none: it is not in the loss.
         details: what is known already.
     """
     is_valid = bool(rollout.valid_B[sequence])
     details = replace(
         details,
-        advantages=read_decisions(advantages_BT if is_valid else None, rollout, sequence),
-        reference_logprobs=read_decisions(rollout.reference_BT, rollout, sequence),
+        advantages=read_action_values(advantages_BT if is_valid else None, rollout, sequence),
+        reference_logprobs=read_action_values(rollout.reference_BT, rollout, sequence),
     )
     segments, start = [], 0
     for segment in trajectory.segments:
@@ -210,8 +210,8 @@ def add_token_details(
     return replace(trajectory, segments=tuple(segments))
 
 
-def read_decisions(values_BT: torch.Tensor | None, rollout: Rollout, sequence: int) -> tuple[float, ...]:
-    """The values of a sequence's decisions; empty without values, or if one of them is not finite."""
+def read_action_values(values_BT: torch.Tensor | None, rollout: Rollout, sequence: int) -> tuple[float, ...]:
+    """The values of a sequence's actions; empty without values, or if one of them is not finite."""
     if values_BT is None:
         return ()
     values = values_BT[sequence, : int(rollout.mask_BT[sequence].sum())].tolist()
@@ -219,7 +219,7 @@ def read_decisions(values_BT: torch.Tensor | None, rollout: Rollout, sequence: i
 
 
 def _add_to_segment(segment: Segment, details: TokenDetails, start: int, end: int) -> Segment:
-    """Add the decisions from `start` to `end`, which are all tokens of the segment."""
+    """Add the actions from `start` to `end`, which are all tokens of the segment."""
     return replace(segment, **{field.name: getattr(details, field.name)[start:end] for field in fields(details)})
 
 

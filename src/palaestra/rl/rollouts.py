@@ -1,7 +1,7 @@
-"""Rollouts: the decisions of a policy with their rewards, and the selection of minibatches from them.
+"""Rollouts: the actions of a policy with their rewards, and the selection of minibatches from them.
 
 A sequence is one environment over many episodes (PPO in classic environments) or one episode (language models, group
-methods). Axes: B sequences, T decisions, G groups, K members of a group, S selected decisions. `Policy` is the interface
+methods). Axes: B sequences, T actions, G groups, K members of a group, S selected actions. `Policy` is the interface
 between policies and algorithms.
 """
 
@@ -26,7 +26,7 @@ class TokenInputs:
 
     Arguments:
         prompts, responses: token ids by sequence; a response is everything after the prompt.
-        legal: the allowed ids by sequence and decision, `None` for all; empty if nothing was ever restricted.
+        legal: the allowed ids by sequence and action, `None` for all; empty if nothing was ever restricted.
         chosen: by sequence, the positions in the response that the policy chose, in order; empty if it chose all of
             them. The other tokens are the messages of tools and users.
     """
@@ -36,13 +36,13 @@ class TokenInputs:
     legal: list[list[np.ndarray | None]] = field(default_factory=list)
     chosen: list[np.ndarray] = field(default_factory=list)
 
-    def decisions(self, sequence: int) -> tuple[int, ...]:
+    def get_actions(self, sequence: int) -> tuple[int, ...]:
         """The ids that the policy chose in a sequence."""
         response = self.responses[sequence]
         return tuple(response[place] for place in self.chosen[sequence].tolist()) if self.chosen else response
 
     def reach(self, sequences: Sequence[int], width: int) -> int:
-        """The number of response tokens that contain the first `width` decisions of some sequences."""
+        """The number of response tokens that contain the first `width` actions of some sequences."""
         return max(1, *(len(self.responses[sequence]) for sequence in sequences)) if self.chosen else width
 
 
@@ -51,8 +51,8 @@ class ControlInputs:
     """The observations of a rollout as the policy received them, and its actions.
 
     Arguments:
-        last_BF: the observation after the last decision of each sequence; `None` if episodes do not continue there.
-        finals: by sequence and decision, the last observation of an episode whose slot was reset.
+        last_BF: the observation after the last action of each sequence; `None` if episodes do not continue there.
+        finals: by sequence and action, the last observation of an episode whose slot was reset.
     """
 
     observations_BTF: torch.Tensor
@@ -71,7 +71,7 @@ class Episodes:
         truncated_B: sequences whose episode was truncated.
         number_B: the episode of each sequence, from 0 in order, if an episode may have several sequences: the
             conversations of an agent. They share a reward. `None` if each sequence is an episode.
-        limit: the maximum number of decisions of an episode.
+        limit: the maximum number of actions of an episode.
         records: the source of each sequence, for the run's store.
         versions: the number of updates of the oldest weights that sampled each sequence; empty if nobody counts them.
     """
@@ -109,10 +109,10 @@ class EpisodeStats:
 
 @dataclass(slots=True)
 class Importance:
-    """Decisions that an engine or other weights sampled: losses are weighted by a ratio of probabilities.
+    """Actions that an engine or other weights sampled: losses are weighted by a ratio of probabilities.
 
     Arguments:
-        sampling_logprobs_BT: the log-probs when the decisions were sampled; `Rollout.logprobs_BT` are the learner's.
+        sampling_logprobs_BT: the log-probs when the actions were sampled; `Rollout.logprobs_BT` are the learner's.
         clip_max: the maximum of the ratio.
     """
 
@@ -122,20 +122,20 @@ class Importance:
 
 @dataclass(slots=True)
 class Rollout:
-    """Decisions and their rewards.
+    """Actions and their rewards.
 
     Arguments:
-        mask_BT: entries that are decisions; the rest is padding.
-        ended_BT: the last decisions of episodes, terminated or truncated.
+        mask_BT: entries that are actions; the rest is padding.
+        ended_BT: the last actions of episodes, terminated or truncated.
         terminated_BT: those of them after which nothing follows: the value after them is 0. The others are truncated
             episodes of an environment with `bootstrap_truncated`; the critic estimates the value after them.
-        inputs: what the policy needs to evaluate the decisions again, for example `TokenInputs` or `ControlInputs`.
-        turn_BT: the turn of each decision in its sequence, from 0; `None` if a sequence is one turn.
+        inputs: what the policy needs to evaluate the actions again, for example `TokenInputs` or `ControlInputs`.
+        turn_BT: the turn of each action in its sequence, from 0; `None` if a sequence is one turn.
         episodes: `None` if a sequence is an environment with one episode after another.
         stats: the returns, lengths and failures of episodes.
-        entropy_BT: the entropy of the distributions that the decisions were drawn from, if it was recorded.
-        reference_BT: the log-probs of the decisions under a reference model.
-        importance: `None` if the current weights sampled the decisions.
+        entropy_BT: the entropy of the distributions that the actions were drawn from, if it was recorded.
+        reference_BT: the log-probs of the actions under a reference model.
+        importance: `None` if the current weights sampled the actions.
     """
 
     rewards_BT: torch.Tensor
@@ -157,7 +157,7 @@ class Rollout:
         return int(self.rewards_BT.shape[0])
 
     @property
-    def decisions(self) -> int:
+    def num_actions(self) -> int:
         return int(self.mask_BT.sum())
 
     @property
@@ -167,7 +167,7 @@ class Rollout:
 
     @property
     def valid_BT(self) -> torch.Tensor:
-        """The decisions of valid sequences."""
+        """The actions of valid sequences."""
         return self.mask_BT & self.valid_B[:, None]
 
     @property
@@ -240,7 +240,7 @@ class Rollout:
 
 
 class Turns:
-    """The turns of sequences that are episodes: sums and first or last values of their decisions, `[B, N]`.
+    """The turns of sequences that are episodes: sums and first or last values of their actions, `[B, N]`.
 
     Arguments:
         rollout: of a turn environment.
@@ -265,13 +265,13 @@ class Turns:
 
     @property
     def is_first_BT(self) -> torch.Tensor:
-        """The first decision of each turn."""
+        """The first action of each turn."""
         place_BT = torch.arange(self.mask_BT.shape[1], device=self.mask_BT.device)
         return self.mask_BT & (place_BT == self.spread_BT(self._end_BN - self.count_BN))
 
     @property
     def weights_BT(self) -> torch.Tensor:
-        """Weights of the decisions that add up to 1 in each turn."""
+        """Weights of the actions that add up to 1 in each turn."""
         return self.mask_BT / self.spread_BT(self.count_BN).clamp(min=1)
 
     def sum_BN(self, values_BT: torch.Tensor) -> torch.Tensor:
@@ -284,7 +284,7 @@ class Turns:
         return self._take(values_BT, self._end_BN - 1)
 
     def spread_BT(self, values_BN: torch.Tensor) -> torch.Tensor:
-        """The value of its turn for each decision."""
+        """The value of its turn for each action."""
         return values_BN.gather(1, self.index_BT)
 
     def _take(self, values_BT: torch.Tensor, place_BN: torch.Tensor) -> torch.Tensor:
@@ -293,7 +293,7 @@ class Turns:
 
 
 def sum_by_turn(values_BT: torch.Tensor, index_BT: torch.Tensor | None, num_turns: int) -> torch.Tensor:
-    """The sum over the decisions of each turn, or of all decisions without an index. Padding must be 0."""
+    """The sum over the actions of each turn, or of all actions without an index. Padding must be 0."""
     if index_BT is None:
         return values_BT.sum(-1, keepdim=True)
     return values_BT.new_zeros(len(values_BT), num_turns).scatter_add(1, index_BT, values_BT)
@@ -328,10 +328,10 @@ def make_episode_rollout(
     """Make a rollout whose sequences are whole episodes of different lengths.
 
     Arguments:
-        logprobs, rewards, turns, entropies: one value for each decision, by episode.
+        logprobs, rewards, turns, entropies: one value for each action, by episode.
         returns, truncated, groups, records: one value for each episode; see `Episodes`.
         failures: by episode; empty for a valid one.
-        bootstrapped: by episode, whether the critic estimates the value after its last decision; by default it is 0.
+        bootstrapped: by episode, whether the critic estimates the value after its last action; by default it is 0.
     """
     lengths = [len(row) for row in logprobs]
     length_B1 = torch.tensor(lengths)[:, None]
@@ -364,7 +364,7 @@ def make_episode_rollout(
 
 @dataclass(slots=True)
 class Selection:
-    """Some sequences, cut to the longest of them, or some decisions of all sequences.
+    """Some sequences, cut to the longest of them, or some actions of all sequences.
 
     Arguments:
         padded: whether the last sequence is padding: it is evaluated and has no loss.
@@ -378,7 +378,7 @@ class Selection:
     rows: torch.Tensor | slice = field(default_factory=lambda: slice(None))
 
     def take(self, values_BT: torch.Tensor) -> torch.Tensor:
-        """The selected entries: `[sequences, width]`, or `[decisions]`."""
+        """The selected entries: `[sequences, width]`, or `[actions]`."""
         if self.by_sequence:
             return values_BT[self.index, : self.width]
         return values_BT.flatten(0, 1)[self.index]
@@ -404,7 +404,7 @@ def select_sequences(rollout: Rollout, sequences: Sequence[int]) -> Selection:
 
 
 def select_all(rollout: Rollout, by_sequence: bool, max_size: int | None = None) -> list[Selection]:
-    """All sequences or decisions, in parts of at most `max_size`; sequences are sorted by length to avoid padding."""
+    """All sequences or actions, in parts of at most `max_size`; sequences are sorted by length to avoid padding."""
     max_size = max_size or rollout.mask_BT.numel()
     if not by_sequence:
         flat_S = rollout.mask_BT.flatten().nonzero()[:, 0]
@@ -425,11 +425,11 @@ def _select_sorted(rollout: Rollout, max_size: int, share: slice) -> list[Select
 def make_minibatches(
     rollout: Rollout, by_sequence: bool, batch_size: int, generator: np.random.Generator
 ) -> list[Selection]:
-    """The minibatches of one epoch: `batch_size` sequences of similar length, or about `batch_size` random decisions."""
+    """The minibatches of one epoch: `batch_size` sequences of similar length, or about `batch_size` random actions."""
     if not by_sequence:
         flat_S = rollout.valid_BT.flatten().nonzero()[:, 0]
         order_S = flat_S[torch.from_numpy(generator.permutation(len(flat_S)))]
-        # Parts of equal size: a remainder of a few decisions would be a noisy step.
+        # Parts of equal size: a remainder of a few actions would be a noisy step.
         count = max(1, round(len(order_S) / batch_size))
         return [Selection(part, False) for part in order_S.tensor_split(count)]
     sequences = [int(sequence) for sequence in rollout.valid_B.nonzero()[:, 0]]
@@ -464,7 +464,7 @@ def split_microbatches(minibatch: Selection, max_size: int) -> list[Selection]:
     """Split this process's share of a minibatch into microbatches that fit into memory.
 
     Every process has the same number of microbatches of the same size, because a sharded model computes in all processes
-    at once. A share that is one sequence too short is padded. Single decisions are never split.
+    at once. A share that is one sequence too short is padded. Single actions are never split.
     """
     processes, number = world_size(), rank()
     if not minibatch.by_sequence or (processes == 1 and len(minibatch) <= max_size):
@@ -501,7 +501,7 @@ class Policy(Protocol):
     """An actor and, if the algorithm needs one, its critic."""
 
     by_sequence: bool
-    """Whether minibatches are whole sequences (language models) or single decisions."""
+    """Whether minibatches are whole sequences (language models) or single actions."""
     has_critic: bool
     microbatch_size: int
     """Number of sequences in one pass with gradients; 0 if the policy derives it. It is halved if memory is short."""

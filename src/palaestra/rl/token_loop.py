@@ -30,7 +30,7 @@ from palaestra.rl.rollout_metrics import (
     measure_completions,
     measure_kl,
     measure_reward_parts,
-    read_decisions,
+    read_action_values,
     select_stored_sequences,
 )
 from palaestra.rl.rollouts import Rollout
@@ -257,7 +257,7 @@ class TokenLoop(Loop):
         metrics |= self.algorithm.update(rollout, iteration, progress_remaining)
         seconds["update"] = time.perf_counter() - start
         metrics |= {f"seconds_{name}": value for name, value in seconds.items()}
-        metrics["tokens_per_second"] = rollout.decisions / sum(seconds.values())
+        metrics["tokens_per_second"] = rollout.num_actions / sum(seconds.values())
         advantages_BT = self.algorithm.advantages_BT
         return metrics, [
             add_token_details(trajectory, rollout, sequence, advantages_BT, details[sequence])
@@ -275,7 +275,9 @@ class TokenLoop(Loop):
             return details
         # Engines only estimate entropies; see `EnginePolicy`.
         entropy_BT = None if self.config.rollout == "engine" else rollout.entropy_BT
-        return {sequence: TokenDetails(entropies=read_decisions(entropy_BT, rollout, sequence)) for sequence in stored}
+        return {
+            sequence: TokenDetails(entropies=read_action_values(entropy_BT, rollout, sequence)) for sequence in stored
+        }
 
     def evaluate(
         self, iteration: int, store: Store | None, listener: Listener
@@ -423,13 +425,13 @@ def _make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Tr
 def _count_usage(rollout: Rollout) -> Usage:
     """Count the tokens that the model read (prompts, and the messages of tools and users) and those that it chose."""
     inputs, decided_B = rollout.inputs, rollout.mask_BT.any(-1).tolist()
-    # The model never read a sequence without a decision; it contains only a placeholder for its prompt.
+    # The model never read a sequence without an action; it contains only a placeholder for its prompt.
     read = sum(
         len(prompt) + len(response)
         for prompt, response, decided in zip(inputs.prompts, inputs.responses, decided_B, strict=True)
         if decided
     )
-    return Usage(read - rollout.decisions, rollout.decisions)
+    return Usage(read - rollout.num_actions, rollout.num_actions)
 
 
 class TurnLoop(TokenLoop):

@@ -46,7 +46,7 @@ class TurnEpisode:
         cached: number of `ids` in the key-value cache.
         chosen: the positions in `ids` that the model sampled; `logprobs` and `entropies` have one value for each.
         kept: the tokens that top-p and top-k have kept for each of them; empty without these.
-        ends: the number of decisions at the end of each turn.
+        ends: the number of actions at the end of each turn.
         rewards: one for each of the model's messages.
         message: the model's last message, before the environment has replied.
         cut_messages: messages of the model that were cut at the token limit or at the end of the context.
@@ -145,7 +145,7 @@ def collect_turns(
     group_size: int = 1,
     first: int = 0,
 ) -> Rollout:
-    """Play `episodes` whole episodes of a turn environment. A sequence is an episode; its decisions are tokens.
+    """Play `episodes` whole episodes of a turn environment. A sequence is an episode; its actions are tokens.
 
     The reward of a turn is at the last token of its message. An episode that fills the model's context is ended by
     `env.stop`. Failed episodes, and those whose opening does not fit into the context, are marked as invalid.
@@ -170,7 +170,7 @@ def collect_turns(
         slots.start_episodes(waiting)
         slots.generate_messages()
         slots.step_environment()
-    limit = count_max_decisions(env, policy.context, max_tokens)
+    limit = count_max_actions(env, policy.context, max_tokens)
     rollout = make_turn_rollout([slots.done[number] for number in sorted(slots.done)], limit, env.bootstrap_truncated)
     rollout.metrics = {
         "seconds_model": slots.model_seconds,
@@ -180,7 +180,7 @@ def collect_turns(
     return rollout
 
 
-def count_max_decisions(env: Any, context: int, max_tokens: int) -> int:
+def count_max_actions(env: Any, context: int, max_tokens: int) -> int:
     """The maximum number of tokens that a model with `context` samples in an episode."""
     max_turns = int(getattr(env.envs[0].unwrapped, "max_turns", 0))
     return min(context, max_turns * max_tokens or context)
@@ -352,10 +352,10 @@ class _TurnSlots:
 
 
 def make_turn_rollout(episodes: Sequence[TurnEpisode], limit: int, bootstrap_truncated: bool = False) -> Rollout:
-    """Make a rollout whose decisions are the sampled tokens. Given tokens are only in the inputs.
+    """Make a rollout whose actions are the sampled tokens. Given tokens are only in the inputs.
 
     Arguments:
-        limit: maximum number of decisions of an episode.
+        limit: maximum number of actions of an episode.
         bootstrap_truncated: whether the critic estimates the rewards after the end of a truncated episode.
     """
     rewards = []

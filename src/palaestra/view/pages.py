@@ -26,7 +26,7 @@ from palaestra.view.runs import RunCard
 from palaestra.view.texts import LONG, excerpt, join_messages, mark_words
 
 _COLUMNS = {
-    "status": "Status", "subject": "Subject", "model": "Model", "method": "Method", "curve": "Curve", "figure": "Main figure",
+    "status": "Status", "subject": "Subject", "model": "Model", "method": "Method", "curve": "Curve", "figure": "Main metric",
     "seconds": "Time", "money": "Cost", "started": "Started", "host": "Host", "notes": "Notes",
 }  # fmt: skip
 """The columns of the list, beside those of settings."""
@@ -170,7 +170,7 @@ def list_differing(cards: Sequence[RunCard]) -> list[str]:
 
 
 def _sort_key(card: RunCard, column: str) -> tuple[str, float, str]:
-    """Numbers come after texts. Main figures are sorted within their unit."""
+    """Numbers come after texts. Main metrics are sorted within their unit."""
     if column == "figure":
         return card.figure_name, card.figure[0] if card.figure else float("-inf"), ""
     value = card.label.lower() if column == "name" else _read_value(card, column)

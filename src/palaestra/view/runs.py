@@ -1,4 +1,4 @@
-"""The list of runs below a folder: what each is, how far it is, and its main figure."""
+"""The list of runs below a folder: what each is, how far it is, and its main metric."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MAIN_METRICS = {
     "reward": "training reward",
     "recent_return": "recent return",
 }
-"""The metrics of a train run that are its main figure until it has ended, the first that exists, with their names."""
+"""The metrics of a train run that are its main metric until it has ended, the first that exists, with their names."""
 _MAIN_COLUMNS = tuple(f"{name}{end}" for name in _MAIN_METRICS for end in ("", "_low", "_high"))
 """These metrics and the ends of their intervals."""
 _CURVES = {
@@ -108,7 +108,7 @@ class RunCard:
 
     @property
     def result(self) -> str:
-        """The main figure with its interval, in words; empty without one."""
+        """The main metric with its interval, in words; empty without one."""
         if self.figure is None:
             return ""
         return f"{self.figure_name} {self.figure_value}" + (
@@ -117,12 +117,12 @@ class RunCard:
 
     @property
     def figure_value(self) -> str:
-        """The main figure with the decimals of its interval."""
+        """The main metric with the decimals of its interval."""
         return "–" if self.figure is None else plain(self.figure[0], max(abs(end or 0.0) for end in self.figure))
 
     @property
     def figure_interval(self) -> str:
-        """The interval of the main figure; empty without one."""
+        """The interval of the main metric; empty without one."""
         if self.figure is None or self.figure[1] is None or self.figure[2] is None:
             return ""
         return format_span(self.figure[1], self.figure[2])
@@ -284,7 +284,7 @@ def _add_results(card: RunCard, summary: Json) -> RunCard:
         store.close()
     name = next((name for name in _MAIN_METRICS if any(name in row for row in metrics.values())), "")
     course = [(row[name], row.get(f"{name}_low"), row.get(f"{name}_high")) for row in metrics.values() if name in row]
-    figure, figure_name = _main_figure(summary)
+    figure, figure_name = _main_metric(summary)
     if figure is None and course:
         figure, figure_name = course[-1], _MAIN_METRICS[name]
     if figure is not None:
@@ -307,7 +307,7 @@ def _add_progress(card: RunCard, store: Store) -> RunCard:
     return replace(card, done=done, planned=planned, left=left)
 
 
-def _main_figure(summary: Json) -> tuple[tuple[float, float | None, float | None] | None, str]:
+def _main_metric(summary: Json) -> tuple[tuple[float, float | None, float | None] | None, str]:
     """The gain of a run that learned, or the result of one that measured, with its name and unit."""
     unit = str(summary.get("unit") or "score")
     is_rate = unit == PERCENT

@@ -154,12 +154,12 @@ def test_ppo_trains_a_separate_critic_and_a_lora_adapter(tmp_path: Path) -> None
 
 def test_callbacks_add_metrics_and_stop_the_run(tmp_path: Path) -> None:
     def report_gold(iteration: Iteration) -> Any:
-        return {"gold_reward": iteration.metrics["decisions"]} if iteration.number < 3 else True
+        return {"gold_reward": iteration.metrics["actions"]} if iteration.number < 3 else True
 
     result = train(out=tmp_path / "run", callbacks=[report_gold], **CONTROL)  # type: ignore[arg-type]
     assert (result.summary["iterations"], result.summary["stopped_early"]) == (3, True)
     with Run.open(result.folder, read_only=True) as opened:
-        assert opened.store.metrics()[2]["gold_reward"] == opened.store.metrics()[2]["decisions"] > 0
+        assert opened.store.metrics()[2]["gold_reward"] == opened.store.metrics()[2]["actions"] > 0
 
 
 def test_stopped_run_without_its_summary_does_not_go_on(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_raising_environment_hurts_only_its_episode(tmp_path: Path, error: BaseE
     finally:
         del gymnasium.registry["Fragile-v0"]
     assert result.summary["failures"] == {"environment": 1}
-    assert result.summary["decisions"] == 2 * 4 * 16 - 1
+    assert result.summary["actions"] == 2 * 4 * 16 - 1
     assert result.summary["recent_return"] is None or result.summary["recent_return"] <= 4
 
 

@@ -67,7 +67,7 @@ def test_a_run_leaves_metrics_conversations_and_a_model(whole_run: TrainResult) 
         assert wanted <= set(metrics[1])
         assert {"test_reward", "test_turns", "test_count"} <= set(metrics[0]) & set(metrics[3])
         kept = run.store.trajectories(1)
-        assert run.store.total("1/train").completion_tokens == metrics[1]["decisions"]
+        assert run.store.total("1/train").completion_tokens == metrics[1]["actions"]
     assert [t.infos[0]["episode"] for t in kept] == list(range(8))
     assert len({t.seed for t in kept[:4]}) == 1 and kept[0].seed != kept[4].seed  # noqa: PT018
     longer = [t for t in kept if t.infos[0]["turns"] == 2]
@@ -127,7 +127,7 @@ def test_every_algorithm_learns_from_turns(dialogue_env: str, tmp_path: Path, mo
     if more["algorithm"] in ("ppo", "reinforce"):
         del settings["group_size"]
     result = train(out=tmp_path / "run", callbacks=[iterations.append], **settings)
-    assert result.summary["decisions"] > 8
+    assert result.summary["actions"] > 8
     assert iterations[0].metrics["turns"] > 1
     assert {episode.turns for episode in iterations[0].responses} > {1}  # type: ignore[attr-defined]
     if "kl_coef" in more:

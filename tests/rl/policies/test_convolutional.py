@@ -279,7 +279,7 @@ def test_atari_with_gymnasiums_wrappers(tmp_path: Path) -> None:
             out=tmp_path / "run",
             progress=False,
         )
-        assert (result.summary["policy"], result.summary["decisions"]) == ("cnn", 32)
+        assert (result.summary["policy"], result.summary["actions"]) == ("cnn", 32)
         assert (result.summary["after_episodes"], result.policy.device.type) == (1, DEVICE)
         assert result.policy.trunk.layers[0].weight.shape == (32, 4, 8, 8)
     finally:

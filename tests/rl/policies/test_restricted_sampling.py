@@ -32,7 +32,7 @@ def test_learning_sees_the_sampled_distribution(game: str, restriction: dict[str
     with torch.no_grad():
         logp_BTV = loop.policy.compute_distributions(rollout.inputs, Selection(index, True, width))
     for sequence, kept in enumerate(full):
-        for t, (tokens, chosen) in enumerate(zip(kept, rollout.inputs.decisions(sequence), strict=True)):
+        for t, (tokens, chosen) in enumerate(zip(kept, rollout.inputs.get_actions(sequence), strict=True)):
             chances = logp_BTV[sequence, t].exp().numpy()
             assert chosen in tokens
             assert len(tokens) <= (restriction.get("top_k") or len(chances))

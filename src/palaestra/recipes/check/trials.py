@@ -106,14 +106,14 @@ class TrialResult:
 
     Arguments:
         learner: how much of what was trained, for example `8 iterations of grpo with nano`.
-        decisions: the actions or tokens, or the examples, that it learned from.
+        actions: the actions or tokens, or the examples, that it learned from.
         blind: a policy that ignores the observation, and its returns on the same seeds; empty for language models.
     """
 
     before: Sequence[TrialEpisode]
     after: Sequence[TrialEpisode]
     learner: str
-    decisions: int
+    actions: int
     seconds: float
     blind: tuple[str, Sequence[float]] = ("", ())
 
@@ -134,7 +134,7 @@ class TrialResult:
         gain, (before, after) = self.gain, self.rewards
         return {
             "learner": self.learner, "before": before, "after": after, "gain": gain.value, "gain_low": gain.low,
-            "gain_high": gain.high, "episodes": gain.count, "decisions": self.decisions, "seconds": round(self.seconds, 1),
+            "gain_high": gain.high, "episodes": gain.count, "actions": self.actions, "seconds": round(self.seconds, 1),
         }  # fmt: skip
 
 
@@ -216,7 +216,7 @@ class Trial(ABC):
             seconds = time.monotonic() - start
             before, after = _pair(before, self.play_held_out(iteration))
         learner = f"{iteration} iterations of {self.settings.algorithm} with {self.settings.learner}"
-        return TrialResult(before, after, learner, loop.decisions, seconds, self.play_blind(before))
+        return TrialResult(before, after, learner, loop.actions, seconds, self.play_blind(before))
 
 
 class _Stopwatch:

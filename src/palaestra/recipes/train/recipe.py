@@ -332,7 +332,7 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
         "seed": settings.seed,
         "iterations": iterations,
         "stopped_early": loop.stopped,
-        "decisions": loop.decisions,
+        "actions": loop.actions,
         "episodes": loop.episodes,
         "failures": loop.failures,
         "return": last.get("reward"),

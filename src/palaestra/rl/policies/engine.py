@@ -137,13 +137,13 @@ def iterate_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]
 
 
 def correct_importance(rollout: Rollout, logprobs_BT: torch.Tensor, clip_max: float) -> dict[str, float]:
-    """Prepare a rollout that was sampled by an engine or with other weights: the algorithm weights its decisions.
+    """Prepare a rollout that was sampled by an engine or with other weights: the algorithm weights its actions.
 
-    The weight of a decision is the ratio of its probabilities under both, truncated at `clip_max` (truncated importance
+    The weight of an action is the ratio of its probabilities under both, truncated at `clip_max` (truncated importance
     sampling, Yao et al. 2025; `vllm_importance_sampling_mode="token_truncate"` of TRL).
 
     Arguments:
-        logprobs_BT: the log-probs of the decisions under the learner's current weights.
+        logprobs_BT: the log-probs of the actions under the learner's current weights.
 
     Returns:
         The mean and maximum absolute difference of the log-probs, and the mean weight.

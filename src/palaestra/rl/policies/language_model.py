@@ -177,18 +177,18 @@ class LanguageModelPolicy(nn.Module):
     def evaluate_actions(
         self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
     ) -> ActionEvaluation:
-        """Log-probs, entropies and values at the decisions of the selected sequences, `[sequences, width]`."""
+        """Log-probs, entropies and values at the actions of the selected sequences, `[sequences, width]`."""
         inputs: TokenInputs = rollout.inputs
         sequences = selection.index.tolist()
         use_value_head = values and self.value_head is not None
         # Entropies and restricted distributions need logits. Log-probs alone are computed from hidden states.
         needs_logits = entropy or bool(inputs.legal) or self.sequence_forward.fast is None
         needs_hidden = use_value_head or not needs_logits
-        outputs = outputs_at_decisions(
+        outputs = outputs_at_actions(
             self.sequence_forward, inputs, sequences, selection.width, needs_hidden, needs_logits
         )
         shape = (len(sequences), selection.width)
-        tokens_N = pad_or_cut([inputs.decisions(sequence) for sequence in sequences], selection.width).flatten()
+        tokens_N = pad_or_cut([inputs.get_actions(sequence) for sequence in sequences], selection.width).flatten()
         tokens_N = tokens_N.to(self.device)
         if outputs.rows_N is not None:
             tokens_N = tokens_N[outputs.rows_N]
@@ -220,9 +220,9 @@ class LanguageModelPolicy(nn.Module):
         )
 
     def compute_distributions(self, inputs: TokenInputs, selection: Selection) -> torch.Tensor:
-        """The log-probs of all tokens at the decisions of the selected sequences, `[sequences, width, vocabulary]`."""
+        """The log-probs of all tokens at the actions of the selected sequences, `[sequences, width, vocabulary]`."""
         sequences, width = selection.index.tolist(), selection.width
-        outputs = outputs_at_decisions(self.sequence_forward, inputs, sequences, width, hidden=False, logits=True)
+        outputs = outputs_at_actions(self.sequence_forward, inputs, sequences, width, hidden=False, logits=True)
         logp_NV = self._scale_logits(outputs, inputs, selection).log_softmax(-1)
         if outputs.rows_N is not None:
             table_MV = logp_NV.new_zeros(len(sequences) * width, logp_NV.shape[-1])
@@ -261,7 +261,7 @@ class LanguageModelPolicy(nn.Module):
 
     @torch.no_grad()
     def logprobs_BT(self, rollout: Rollout) -> torch.Tensor:
-        """The log-probs of all decisions under the current weights."""
+        """The log-probs of all actions under the current weights."""
         logprobs_BT = torch.zeros_like(rollout.rewards_BT)
         self.model.eval()
         with select_matmul_kernels(), gather_weights(self):
@@ -303,7 +303,7 @@ class LanguageModelPolicy(nn.Module):
         return groups
 
 
-def outputs_at_decisions(
+def outputs_at_actions(
     forward: SequenceForward,
     inputs: TokenInputs,
     sequences: list[int],
@@ -312,10 +312,10 @@ def outputs_at_decisions(
     logits: bool,
     include_end: bool = False,
 ) -> SequenceOutputs:
-    """A model's outputs before each decision and, if `include_end`, after the end of each response.
+    """A model's outputs before each action and, if `include_end`, after the end of each response.
 
     Arguments:
-        width: decisions of the longest sequence; the table is `[sequences, width]`, with one more column if `include_end`.
+        width: actions of the longest sequence; the table is `[sequences, width]`, with one more column if `include_end`.
     """
     prompts, responses = ([ids[s] for s in sequences] for ids in (inputs.prompts, inputs.responses))
     tokens = inputs.reach(sequences, width) + include_end
@@ -338,14 +338,14 @@ class LanguageModelCritic(nn.Module):
         self.sequence_forward = SequenceForward(body, gradient_checkpointing)
 
     def values(self, inputs: TokenInputs, sequences: list[int], width: int) -> torch.Tensor:
-        """The values before each decision and after the end of the response, `[sequences, width + 1]`."""
+        """The values before each action and after the end of the response, `[sequences, width + 1]`."""
         return _predict_values(self.sequence_forward, self.head, inputs, sequences, width)
 
 
 def _predict_values(
     forward: SequenceForward, head: nn.Linear, inputs: TokenInputs, sequences: list[int], width: int
 ) -> torch.Tensor:
-    outputs = outputs_at_decisions(forward, inputs, sequences, width, hidden=True, logits=False, include_end=True)
+    outputs = outputs_at_actions(forward, inputs, sequences, width, hidden=True, logits=False, include_end=True)
     assert outputs.hidden_ND is not None
     return outputs.to_table(head(outputs.hidden_ND.float())[..., 0], len(sequences), width + 1)
 
