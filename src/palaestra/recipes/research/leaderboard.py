@@ -104,9 +104,9 @@ def read_leaderboard(folder: str | Path) -> Leaderboard:
     for path in sorted(root.rglob("settings.json")):
         if read_json(path).get("recipe") != RECIPE:
             continue
-        summary = path.with_name("summary.json")
-        if summary.exists():
-            summaries.append(read_json(summary))
+        end = path.with_name("summary.json")
+        if end.exists():
+            summaries.append(read_json(end))
         else:
             unfinished += 1
     if not summaries:
