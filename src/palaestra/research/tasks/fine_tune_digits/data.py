@@ -30,7 +30,7 @@ def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
         new = 1 - fade * clean.transpose(0, 2, 1) + rng.normal(0, 0.25, clean.shape)
         new = new.reshape(size, -1).astype(np.float32)
         if split == "pretraining":
-            np.savez(public / "weights.npz", **pretrain(old, labels, rng))
+            np.savez(public / "weights.npz", allow_pickle=False, **pretrain(old, labels, rng))
         elif split == "train":
             np.savez(public / "train.npz", images=new, labels=labels)
         else:
