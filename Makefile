@@ -15,8 +15,8 @@ FACTORY ?= .venv-llamafactory
 OPENENV ?= .venv-openenv
 PEERS ?= .venv-peers
 AGENTS ?= .venv-agents
-# Tests run side by side, each with one thread: two torch processes with two threads each would crawl on two cores.
-WORKERS ?= 2
+# Tests run side by side, each with one thread. One worker more than two cores have, because many tests wait for processes.
+WORKERS ?= 3
 # Containers often forbid compiled modules. Without them every process of the tests compiles Palaestra and its own file.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -31,7 +31,7 @@ demo: $(STAMP)  ## teach the embedded student, about a minute; leaves a report
 
 test: $(STAMP) system  ## all tests that need nothing special
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile tests/sandbox  # held to times, so apart from the rest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses 2 --dist loadfile tests/sandbox  # held to times, so apart from the rest
 
 test-fast: $(STAMP)  ## the quick tests, 90 seconds
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --fast --numprocesses $(WORKERS) --dist loadfile

@@ -35,6 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize(
     ("command", "killed_by"),
     [

@@ -41,6 +41,7 @@ def run_steps(folder: Path, python: Path | str, environment: dict[str, str]) -> 
     assert list((folder / "trained" / "figures").glob("*.svg"))
 
 
+@pytest.mark.backends
 def test_own_data_is_evaluated_taught_and_trained_on(tmp_path: Path) -> None:
     run_steps(tmp_path, sys.executable, dict(os.environ))
 

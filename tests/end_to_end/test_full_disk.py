@@ -37,6 +37,7 @@ def palaestra(*arguments: str | Path) -> processes.Completed:
     return processes.run_command(*arguments)
 
 
+@pytest.mark.backends
 def test_full_disk_during_a_checkpoint_loses_nothing(small_disk: Path, tmp_path: Path) -> None:
     full = palaestra(*TEACH, "--out", small_disk / "run")
     assert full.returncode == 2, full

@@ -3,6 +3,7 @@ from collections import Counter
 from pathlib import Path
 
 import processes
+import pytest
 from chat_server import Call, Reply, Server
 from skilled_model import SHY, question_of, skilled, stage_of
 
@@ -18,6 +19,7 @@ def instant(call: Call) -> str:
     return "test" if stage == "assign" and question_of(call) != SHY else stage
 
 
+@pytest.mark.backends
 def test_discovery_killed_in_every_stage_ends_as_if_left_alone(tmp_path: Path) -> None:
     """One call is under way at a time, so what was answered before a kill is in the cache: it is never asked again."""
     seen: Counter[str] = Counter()

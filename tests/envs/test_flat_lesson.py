@@ -82,6 +82,7 @@ def test_a_data_seed_draws_other_problems_and_examples(make: Callable[..., FlatL
     assert not any(np.array_equal(a, b) for a, b in zip(texts[0], texts[2], strict=True))
 
 
+@pytest.mark.backends
 def test_the_taught_skill_improves(make: Callable[..., FlatLessonVectorEnv]) -> None:
     env = make(rounds=1, lesson_size=64, pool=128, validation=24, first_lesson=0)
     env.reset(seed=0)

@@ -52,6 +52,7 @@ def test_every_example_is_run_here() -> None:
     assert names == {*WITH_A_REPORT, *BY_HAND} == {*kinds, "tools_skill_tree"}
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize("name", WITH_A_REPORT[1:])
 def test_example_with_a_run_measures_a_gain_and_reports_it(name: str, play: Callable[..., str], tmp_path: Path) -> None:
     printed = play(name)

@@ -34,7 +34,9 @@ def open_by_name(request: pytest.FixtureRequest) -> Iterator[Executor]:
         yield opened
 
 
-executor = pytest.fixture(params=["inline", "processes:2", "ray"], name="executor")(open_by_name)
-parallel = pytest.fixture(params=["processes:2", "ray"], name="parallel")(open_by_name)
+RAY = pytest.param("ray", marks=pytest.mark.backends)
+"""A cluster takes seconds to start; test_studies.py and test_evaluate.py use it in `make test`."""
+executor = pytest.fixture(params=["inline", "processes:2", RAY], name="executor")(open_by_name)
+parallel = pytest.fixture(params=["processes:2", RAY], name="parallel")(open_by_name)
 local = pytest.fixture(params=["inline", "processes:2"], name="local")(open_by_name)
 """For what all executors share: Ray's actors take seconds to start."""

@@ -167,6 +167,7 @@ def wait_for_actors(state: str, count: int, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.backends
 def test_a_cluster_without_gpus_says_so(tmp_path: Path, two_nodes: Any) -> None:
     with pytest.raises(ExecutorError, match="no room"):
         evaluate(model="nano", executor="ray", worker_gpus=1, out=tmp_path / "run", progress=False)

@@ -147,6 +147,7 @@ def test_the_item_of_a_dead_worker_runs_again(parallel: Executor, tmp_path: Path
     assert sum("runs again" in event.data["text"] for event in events) == 2
 
 
+@pytest.mark.backends
 def test_only_the_item_that_kills_its_workers_fails(parallel: Executor) -> None:
     results = list(parallel.map(die_at_two, range(6), make_offset))
     failure = results.pop(2)
@@ -229,6 +230,7 @@ def slow_square(offset: int, item: int) -> tuple[int, int]:
     return item * item, os.getpid()
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize(
     ("name", "signal_", "code"),
     [("processes:2", signal.SIGKILL, -9), ("processes:2", signal.SIGINT, 130), ("ray", signal.SIGINT, 130)],

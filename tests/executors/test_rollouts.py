@@ -183,6 +183,7 @@ def test_stale_rollouts_are_bounded_marked_and_weighted(tmp_path: Path) -> None:
     assert max(read_metrics(result, "sampling_logprob_difference_max")) > 1e-3
 
 
+@pytest.mark.backends
 def test_a_recorded_order_is_repeated_to_the_bit(tmp_path: Path) -> None:
     run = train(out=tmp_path / "run", **STALE).folder
     # Parts late and early, and mixed versions in a batch.

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from palaestra import teach
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Request, Sampling
 from palaestra.engines.mock import MockEngine
@@ -32,6 +34,7 @@ def read(folder: Path) -> list[object]:
         return [store.attempts(phase) for phase in ("0/validation", "0/test", "1/validation", "1/test")]
 
 
+@pytest.mark.backends
 def test_scoring_in_workers_gives_the_result_of_one_process(tmp_path: Path) -> None:
     summaries = [
         teach(**PLAN, executor=name, out=tmp_path / name[:6], progress=False).summary  # type: ignore[arg-type]

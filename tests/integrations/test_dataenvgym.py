@@ -38,6 +38,7 @@ def test_the_stop_counts_all_data_and_no_lesson_goes_beyond_it(env: LessonEnv, t
     assert json.loads((tmp_path / "kept" / "validation-3.json").read_text())["count"] == reports[3]["validation"].count
 
 
+@pytest.mark.backends
 def test_iterations_or_rounds_end_an_episode(env: LessonEnv) -> None:
     teacher = make_teacher("no_state", env.task, ("geometry",))
     assert list(run_episode(env, teacher, num_iterations=2, data_per_iteration=4)) == [0, 1, 2]

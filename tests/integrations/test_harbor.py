@@ -85,6 +85,7 @@ def test_agent_sees_neither_tests_nor_solution(hello: Path) -> None:
         env.close()
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize(
     ("script", "message"),
     [

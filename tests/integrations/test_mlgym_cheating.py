@@ -308,6 +308,7 @@ def play(k):
     assert isinstance(created, Grade), created
 
 
+@pytest.mark.backends
 def test_language_model_tampering_changes_no_score(checkout: Path) -> None:
     task = load_mlgym(checkout, "model")
     judge = make_judge(task, sandbox_for(task))

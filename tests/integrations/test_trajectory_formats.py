@@ -105,7 +105,19 @@ def played() -> Trajectory:
         Message("assistant", "It is 3."),
     )
     episode = TurnEpisode(
-        4, 2, 7, 2, talk, [1, 2, 3, 4, 5, 6, 7], 2, 0, [2, 3, 6], [-0.1, -0.2, -0.3], [0.5] * 3, [2, 3], [0.0, 1.0]
+        4,
+        2,
+        7,
+        2,
+        talk,
+        [1, 2, 3, 4, 5, 6, 7],
+        2,
+        0,
+        [2, 3, 6],
+        [-0.1, -0.2, -0.3],
+        [0.5] * 3,
+        ends=[2, 3],
+        rewards=[0.0, 1.0],
     )
     return episode.to_trajectory("palaestra/Calculator-v0")
 

@@ -47,6 +47,7 @@ def write_lesson(skill: str, count: int = 8, right: bool = True) -> str:
     return json.dumps({"data": data})
 
 
+@pytest.mark.backends
 def test_a_lesson_of_the_skill_helps_more_than_another(env: WriterVectorEnv) -> None:
     responses = [write(env, "percent", write_lesson(skill)) for skill in SKILLS]
     own, other = env.score_responses(responses)
@@ -107,6 +108,7 @@ def test_single_view_passes_gymnasiums_checks() -> None:
     assert reward == -0.1
 
 
+@pytest.mark.backends
 def test_training_runs_with_a_model_that_writes_nothing_usable(tmp_path: Path) -> None:
     writer = make_small_coder()
     for part in (writer.weights, writer.tokenizer):

@@ -63,6 +63,7 @@ def test_a_prefix_makes_a_turn_environment_of_any_id() -> None:
     env.close()
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize(
     ("name", "options"),
     [("Taxi-v4", {}), ("FrozenLake-v1", {}), ("CliffWalking-v1", {"is_slippery": True}), ("Blackjack-v1", {})],

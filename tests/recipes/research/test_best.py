@@ -78,6 +78,7 @@ class Stop(Exception):
     """The process ends here."""
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize("start", ["base", "last"])
 def test_resumed_study_keeps_the_same_student(set_accuracies: Any, start: str, tmp_path: Path) -> None:
     set_accuracies(0.2, 0.6, 0.9, 0.4)

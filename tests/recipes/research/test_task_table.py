@@ -10,6 +10,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.recipes.research.recipe import BEGIN, END, format_table, measure_tasks, replace_table
 
 
+@pytest.mark.backends
 def test_table_replaces_the_old_one(tmp_path: Path) -> None:
     shown: list[str] = []
     result = measure_tasks(["prisoners_dilemma"], lambda item: shown.append(item.task.name))

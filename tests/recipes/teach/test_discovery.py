@@ -50,6 +50,7 @@ def drop_costs(summary: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in summary.items() if name not in DIFFERENT}
 
 
+@pytest.mark.backends
 def test_teachers_use_discovered_skills_and_rerun_makes_no_call(tmp_path: Path) -> None:
     with Server(skilled) as server:
         first = run_discovery(server, tmp_path / "first").summary
@@ -233,6 +234,7 @@ def test_unclustered_names_are_kept_for_other_categories(tmp_path: Path) -> None
     assert result["agreement"]["adjusted_rand"] < 1.0 == result["agreement"]["purity"]
 
 
+@pytest.mark.backends
 def test_other_categories_reuse_names_until_a_lesson_is_taught(tmp_path: Path) -> None:
     with Server(skilled) as server:
         straight = run_discovery(server, tmp_path / "straight", categories=3, cache=str(tmp_path / "other.sqlite"))

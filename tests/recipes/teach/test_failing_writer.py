@@ -68,6 +68,7 @@ def test_empty_lesson_ends_run_with_its_cause_and_no_gain(reply: Reply, cause: s
     assert (f"{calls} unmeasured calls" in page) == (not reply.usage)
 
 
+@pytest.mark.backends
 def test_command_reports_failed_writer_and_run_resumes_later(tmp_path: Path) -> None:
     options = [f"--skill={name}" for name in SMALL["skills"]] + [
         f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if name != "skills"

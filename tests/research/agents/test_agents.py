@@ -47,6 +47,7 @@ def script(folder: Path, *actions: str) -> str:
     return f"script:{folder / 'script.txt'}"
 
 
+@pytest.mark.backends
 def test_script_with_a_good_strategy_beats_the_baseline(tmp_path: Path) -> None:
     good = load_task("prisoners_dilemma").reference_files()["strategy.py"].decode()
     agent = script(tmp_path, "open strategy.py", f"create strategy.py\n{good}\nend_of_file", "validate", "submit")

@@ -78,6 +78,7 @@ CHEATS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_planted_cheat_is_found(submit: Submit, cheat: str) -> None:
     outcome = submit(**CHEATS[cheat])

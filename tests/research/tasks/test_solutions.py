@@ -97,6 +97,7 @@ def test_baseline_reproduces(name: str) -> None:
     assert scores == pytest.approx(published.baseline, abs=published.tolerances[0])
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize("name", list_cases(SLOW_REFERENCES))
 def test_reference_reproduces_and_leads_on_both_splits(name: str) -> None:
     solution, baseline, published = (

@@ -412,6 +412,7 @@ def test_workspace_limits_hold(write: Write) -> None:
         assert "enough" in fine.text
 
 
+@pytest.mark.backends
 def test_limits_hold_for_a_submission_that_is_judged(write: Write) -> None:
     evaluator = (
         "def evaluate(evaluation):\n"

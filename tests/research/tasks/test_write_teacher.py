@@ -51,6 +51,7 @@ def test_the_test_split_shows_nothing_of_the_tables(judge_teacher: Judge) -> Non
     assert "[[" not in test.reason
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

@@ -104,6 +104,7 @@ def envs() -> Iterator[list[ResearchEnv]]:
         env.close()
 
 
+@pytest.mark.backends
 @settings(
     max_examples=EPISODES,
     deadline=None,
