@@ -35,7 +35,7 @@ def open_by_name(request: pytest.FixtureRequest) -> Iterator[Executor]:
 
 
 RAY = pytest.param("ray", marks=pytest.mark.backends)
-"""A cluster takes seconds to start; test_studies.py and test_evaluate.py use it in `make test`."""
+"""A cluster takes seconds to start; `make test` starts one in test_executors.py only."""
 executor = pytest.fixture(params=["inline", "processes:2", RAY], name="executor")(open_by_name)
 parallel = pytest.fixture(params=["processes:2", RAY], name="parallel")(open_by_name)
 local = pytest.fixture(params=["inline", "processes:2"], name="local")(open_by_name)

@@ -76,7 +76,7 @@ def test_a_wrong_executor_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.backends  # A bench survives a killed node in `make test`.
+@pytest.mark.backends
 def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path, inline: Any, two_nodes: Any) -> None:
     notices: list[str] = []
     killed: list[Event] = []

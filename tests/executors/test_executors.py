@@ -198,12 +198,14 @@ def test_an_unknown_executor_is_named() -> None:
         open_executor("proceses")
 
 
-def test_a_cluster_without_room_says_so(two_nodes: Any) -> None:
-    with open_executor("ray") as ray, pytest.raises(ExecutorError, match=r"no room.*GPU 0"):
-        list(ray.map(add, range(3), make_offset, resources=Resources(gpus=1)))
+def test_a_cluster_runs_items_and_says_that_it_has_no_room(two_nodes: Any) -> None:
+    with open_executor("ray") as ray:
+        assert list(ray.map(add, range(3), make_offset)) == [1000, 1001, 1002]
+        with pytest.raises(ExecutorError, match=r"no room.*GPU 0"):
+            list(ray.map(add, range(3), make_offset, resources=Resources(gpus=1)))
 
 
-@pytest.mark.backends  # A bench survives a killed node in `make test`.
+@pytest.mark.backends
 def test_items_of_a_killed_node_run_on_the_other(two_nodes: Any) -> None:
     results: list[Any] = []
     pids: set[int] = set()

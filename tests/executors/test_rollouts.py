@@ -124,7 +124,7 @@ def run_while_killing(folder: Path, kill: Any, **settings: Any) -> TrainResult:
     return result
 
 
-@pytest.mark.backends  # A bench survives a killed node in `make test`.
+@pytest.mark.backends
 def test_a_node_killed_in_the_middle_of_a_rollout_loses_nothing(
     waiting_settings: dict[str, Any], tmp_path: Path, two_nodes: Any
 ) -> None:
