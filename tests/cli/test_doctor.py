@@ -12,6 +12,7 @@ from palaestra.cli import doctor
 from palaestra.cli.doctor import FAILED, MISSING, OK, MachineCheck, run_checks
 
 
+@pytest.mark.backends
 def test_every_check_is_a_line_and_the_self_test_runs(tmp_path: Path) -> None:
     result = processes.run_command("doctor", cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr

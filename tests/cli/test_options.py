@@ -67,6 +67,7 @@ def complete(*words: str) -> tuple[list[str], bool]:
     return result.stdout.split(), json.loads(result.stderr.splitlines()[-1])
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize(
     ("words", "names"),
     [

@@ -95,7 +95,6 @@ def write_line(name: str) -> int:
     return find_line(f"class {name}") + PLUGIN.split(f"class {name}")[1].split("    def write")[0].count("\n")
 
 
-@pytest.mark.backends
 @pytest.mark.parametrize(
     ("teacher", "expected"),
     [

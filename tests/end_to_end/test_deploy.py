@@ -27,6 +27,7 @@ def list_commands() -> list[list[str]]:
     return [*(service["command"] for service in services.values()), shlex.split(job["spec"]["entrypoint"])[1:]]
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize("command", list_commands(), ids=lambda command: command[0])
 def test_every_option_of_a_command_exists(command: list[str]) -> None:
     shown = subprocess.run(

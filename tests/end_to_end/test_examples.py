@@ -27,7 +27,6 @@ def test_every_example_is_run_here() -> None:
     assert set(EXPECTED) == {path.name for path in (ROOT / "examples").glob("*.py")}
 
 
-@pytest.mark.backends
 @pytest.mark.parametrize("name", list(EXPECTED))
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
     result = processes.run_script(ROOT / "examples" / name, *ARGUMENTS.get(name, []), cwd=tmp_path)

@@ -2,12 +2,10 @@ import json
 from pathlib import Path
 
 import processes
-import pytest
 
 from palaestra.runs.run import Run
 
 
-@pytest.mark.backends
 def test_run_killed_twenty_times_ends_as_if_left_alone(tmp_path: Path) -> None:
     result = processes.run_script(Path(__file__).with_name("killing.py"), tmp_path, "20", "7")
     assert result.returncode == 0, result.stderr[-3000:]

@@ -165,6 +165,7 @@ class PricedResponses(TokenVectorEnv):
         return 0.6 if response.truncated else float(self.prices[response.token_ids[0]])
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize("name", TOKEN)
 def test_a_cut_response_is_paid_once(name: str) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel

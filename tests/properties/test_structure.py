@@ -5,8 +5,6 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 SOURCE = Path(__file__).parents[2] / "src" / "palaestra"
 KINDS = ("math", "code", "vision", "tools")
 LESSON_SCALE = ("teachers", "envs/lesson", "recipes", "rl", "students", "rewards", "tasks")
@@ -47,7 +45,6 @@ def test_no_teacher_knows_a_task() -> None:
     assert {name for name, _ in imports} <= {"recipes/train/pretrain.py"}
 
 
-@pytest.mark.backends
 def test_no_function_of_the_lesson_scale_is_a_near_copy() -> None:
     functions = []
     for name, tree in modules(*LESSON_SCALE):

@@ -46,7 +46,6 @@ def is_equal(answer: str, reference: str) -> bool:
     return isinstance(verdict, AnswerVerdict) and verdict.equal
 
 
-@pytest.mark.backends
 def test_every_pair_of_the_table_in_both_directions() -> None:
     assert len(PAIRS) >= 540
     wrong = [(a, b) for a, b, same in PAIRS for left, right in ((a, b), (b, a)) if is_equal(left, right) is not same]

@@ -19,7 +19,6 @@ SMALL: dict[str, Any] = {
 GRID = {"teacher": ["no_state", "skill_list"], "state": ["on", "off"]}
 
 
-@pytest.mark.backends
 def test_study_runs_all_combinations_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[str] = []
     original = teach.start

@@ -30,7 +30,6 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> teach.TeachResult:
     return outcome
 
 
-@pytest.mark.backends
 def test_the_summary_has_the_promised_figures(result: teach.TeachResult) -> None:
     summary = json.loads((result.folder / "summary.json").read_text())
     assert summary == result.summary

@@ -66,6 +66,7 @@ def test_sampled_tokens_keep_their_log_probs(algorithm: str) -> None:
     loop.close()
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize("more", [{}, {"curriculum": "sfl", "env": [GUESS, COT]}], ids=["weights", "curriculum"])
 def test_a_stopped_run_resumes_exactly(tmp_path: Path, result: TrainResult, more: dict[str, Any]) -> None:
     whole = train(out=tmp_path / "whole", **SMALL | more) if more else result

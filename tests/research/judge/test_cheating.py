@@ -143,7 +143,6 @@ def test_host_and_hidden_files_are_out_of_sight(env: ResearchEnv, tmp_path: Path
         other.close()
 
 
-@pytest.mark.backends
 @pytest.mark.parametrize("name", ["sat_branching", "digit_images", "tabular_regression"])
 def test_no_file_of_the_hidden_data_is_in_a_workspace(name: str) -> None:
     task = load_task(name)

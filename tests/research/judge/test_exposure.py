@@ -99,6 +99,7 @@ def test_failed_submission_reveals_nothing_and_is_the_last(env: ResearchEnv, cod
     )
 
 
+@pytest.mark.backends
 @pytest.mark.parametrize(
     "code",
     [

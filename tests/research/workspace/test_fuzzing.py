@@ -143,6 +143,7 @@ def test_every_episode_of_a_fuzzing_agent_ends_with_a_reason(
     assert info["score"] is None or 0 <= info["score"] <= 5
 
 
+@pytest.mark.backends
 def test_the_fuzzing_agent_also_does_what_works() -> None:
     """An agent that only ever misuses its commands would find little."""
     assert all(seen[mark] for mark in SUCCESSES), seen
