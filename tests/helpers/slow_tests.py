@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 SLOW = Path(__file__).parents[1] / "slow.txt"
-SECONDS = 100.0
+SECONDS = 50.0
 """Of the tests that stay, on one core, without the start of pytest."""
 
 
