@@ -176,8 +176,9 @@ def _find_solving_info(answers: EnvAnswers) -> str:
             for case, other in limit(itertools.pairwise(spread(answers.cases, 6))):
                 own, control = (form.format(entries[key][path]) for key in (case.key, other.key))
                 if own != control:
-                    values = [answers.score(case, [text]).value or 0.0 for text in (own, control)]
-                    better, pairs = better + (values[0] > values[1]), pairs + 1
+                    value, usual = (answers.score(case, [text]).value for text in (own, control))
+                    if value is not None and usual is not None:  # A failure is no reward.
+                        better, pairs = better + (value > usual), pairs + 1
             if pairs >= 3 and better >= 0.8 * pairs:
                 return f"{path}, written as {form.format('...')!r}: better than that of another episode in {better} of {pairs}"
     return ""
