@@ -23,6 +23,8 @@ from palaestra.runs.provenance import CallRecord, LedgerEntry, LedgerTotal
 T = TypeVar("T")
 
 _SCHEMA_VERSION = 5
+_RENAMED_METRICS = {"decisions": "actions", "total_decisions": "total_actions"}
+"""Metrics of earlier versions, with their names now."""
 _SCHEMA = (Path(__file__).parent / "store.sql").read_text(encoding="utf-8")
 _CALLS = (Path(__file__).parent / "calls.sql").read_text(encoding="utf-8")
 """Created with the first call. Runs of earlier versions and runs without calls do not have this table."""
@@ -292,10 +294,11 @@ class Store:
     def metrics(self, *names: str) -> dict[int, dict[str, float]]:
         """Return all metrics by iteration, or only those called `names`."""
         metrics: dict[int, dict[str, float]] = {}
-        where = f"WHERE name IN ({', '.join('?' * len(names))})" if names else ""
+        stored = (*names, *(old for old, name in _RENAMED_METRICS.items() if name in names))
+        where = f"WHERE name IN ({', '.join('?' * len(stored))})" if names else ""
         query = f"SELECT iteration, name, value FROM metrics {where} ORDER BY iteration"
-        for iteration, name, value in self.select(query, names):
-            metrics.setdefault(iteration, {})[name] = value
+        for iteration, name, value in self.select(query, stored):
+            metrics.setdefault(iteration, {})[_RENAMED_METRICS.get(name, name)] = value
         return metrics
 
     def trajectories(self, iteration: int) -> list[Trajectory]:
