@@ -200,3 +200,9 @@ def test_attempts_are_read_without_what_takes_the_memory(tmp_path: Path) -> None
     light = replace(problem, messages=())
     assert store.outcomes("0/test") == [Attempt(light, None, Score(1.0)), replace(failed, problem=light)]
     store.close()
+
+
+def test_metrics_of_earlier_versions_have_their_new_names(store: Store) -> None:
+    store.add_metrics(1, {"total_decisions": 50.0, "reward": 1.0})
+    assert store.metrics() == {1: {"total_actions": 50.0, "reward": 1.0}}
+    assert store.metrics("total_actions") == {1: {"total_actions": 50.0}}
