@@ -187,7 +187,8 @@ class Loop(ABC):
         }  # fmt: skip
 
     def load_counters(self, counters: Json) -> None:
-        self.actions = int(counters.get("actions", counters.get("decisions", 0)))  # Its name in earlier versions.
+        name = "actions" if "actions" in counters else "decisions"  # Its name in earlier versions.
+        self.actions = int(counters[name])
         self.episodes = int(counters["episodes"])
         self.tokens = int(counters.get("tokens", 0))  # Missing in checkpoints of earlier versions.
         self.failures, self.stopped = dict(counters["failures"]), bool(counters["stopped"])
