@@ -150,7 +150,7 @@ class Algorithm(ABC):
 
         from palaestra.rl.distributed.ranks import sum_over_ranks
 
-        return float(sum_over_ranks(torch.as_tensor(divergence))) > self.config.target_kl
+        return float(sum_over_ranks(torch.as_tensor(divergence))) > float(self.config.target_kl)
 
     @abstractmethod
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:

@@ -162,13 +162,13 @@ class GRPO(Algorithm):
         weights_BT: torch.Tensor,
         num_sequences: float,
         total_weight: float,
-    ) -> torch.Tensor | float:
+    ) -> torch.Tensor:
         """Add the gradient of a minibatch, one microbatch after the other, and return the divergence from the old policy.
 
         Arguments:
             num_sequences, total_weight: sums of the minibatch, including its share of skipped episodes.
         """
-        config, policy, divergence = self.config, self.policy, 0.0
+        config, policy, divergence = self.config, self.policy, torch.zeros((), device=self.policy.device)
         aggregation = config.loss_aggregation or "sequence"
         # The run's limit, because the length of this batch's longest response must not change the step size.
         max_length = rollout.get_episodes().limit or rollout.mask_BT.shape[1]

@@ -101,13 +101,13 @@ class RLOO(Algorithm):
     @retry_in_smaller_microbatches
     def accumulate_gradients(
         self, minibatch: Selection, rollout: Rollout, advantages_BN: torch.Tensor, num_sequences: float
-    ) -> torch.Tensor | float:
+    ) -> torch.Tensor:
         """Add the gradient of a minibatch, one microbatch after the other, and return the divergence from the old policy.
 
         Arguments:
             num_sequences: the number of sequences in the minibatch, including its share of skipped episodes.
         """
-        config, policy, divergence = self.config, self.policy, 0.0
+        config, policy, divergence = self.config, self.policy, torch.zeros((), device=self.policy.device)
         for part in split_microbatches(minibatch, policy.max_microbatch_size(rollout)):
             microbatch = part.cut(rollout)
             mask = microbatch.take_mask(rollout.mask_BT).float()
