@@ -17,6 +17,7 @@ from palaestra.cli.listing import list_entries
 from palaestra.cli.terminal import announce_loading, show_options
 from palaestra.core.records import Values
 from palaestra.core.registry import load_plugins
+from palaestra.core.settings import describe_fields
 from palaestra.recipes.settings import ExecutorSettings, build, load_values, parse_options
 
 PANELS = (
@@ -80,15 +81,16 @@ _HelpAll = Annotated[
     bool, typer.Option(HELP_ALL, is_eager=True, callback=_show_all, help="Show every option and exit.")
 ]
 
-_CLUSTER = ExecutorSettings.__dataclass_fields__
-ExecutorName = Annotated[
-    str, typer.Option("--executor", help=_CLUSTER["executor"].metadata["help"], rich_help_panel="Cluster")
-]
-WorkerCpus = Annotated[float, typer.Option(help=_CLUSTER["worker_cpus"].metadata["help"], rich_help_panel="Cluster")]
-WorkerGpus = Annotated[float, typer.Option(help=_CLUSTER["worker_gpus"].metadata["help"], rich_help_panel="Cluster")]
-WorkerMemory = Annotated[
-    float, typer.Option(help=_CLUSTER["worker_memory"].metadata["help"], rich_help_panel="Cluster")
-]
+
+def _option(name: str) -> Any:
+    """The option of a setting of executors, for commands whose parameters it is."""
+    return typer.Option(help=describe_fields(ExecutorSettings)[name], rich_help_panel="Cluster")
+
+
+ExecutorName = Annotated[str, _option("executor")]
+WorkerCpus = Annotated[float, _option("worker_cpus")]
+WorkerGpus = Annotated[float, _option("worker_gpus")]
+WorkerMemory = Annotated[float, _option("worker_memory")]
 
 
 def from_settings(
@@ -168,7 +170,7 @@ def make_options(
         presets: fields whose default depends on the environment.
         hidden: whether the options are left out of `--help`.
     """
-    hints = get_type_hints(kind)
+    hints, texts = get_type_hints(kind), describe_fields(kind)
     options = []
     for f in fields(kind):
         if f.name in without or not f.metadata.get("option", True):
@@ -190,7 +192,7 @@ def make_options(
             flag += f"/--no-{name}"
         option = typer.Option(
             flag,
-            help=f.metadata["help"],
+            help=texts[f.name],
             metavar=metavar,
             show_default="by environment" if f.name in presets else _describe_default(f.default),
             rich_help_panel=panels[f.name],

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from palaestra.runs.run import Run
 
 CALL_TIMEOUT = 600.0
-CALL_TIMEOUT_HELP = "Maximum seconds to wait for one answer of a service, including retries."
 CALLS = "calls.sqlite"
 """File name of the cache of model answers. The default is in the user's cache folder and is shared by all runs."""
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from palaestra.core.errors import RunError, SettingsError, suggest
 from palaestra.core.records import LOCAL_SCHEME, Json, Listener, notice
 from palaestra.core.registry import is_reference, is_temporary, make_absolute, make_reference
-from palaestra.core.settings import setting, short_repr
+from palaestra.core.settings import describe_fields, setting, short_repr
 from palaestra.engines.base import apply_engine, check_serves_weights
 from palaestra.executors.base import EXECUTORS, Resources
 from palaestra.recipes.own_data import is_dataset, store_data
@@ -248,8 +248,9 @@ def to_plain(settings: Any) -> Json:
 
 def list_settings(kind: type[Any]) -> list[tuple[str, Any, str]]:
     """List the name, default and documentation of every setting of `kind`."""
+    texts = describe_fields(kind)
     return [
-        (f.name, f.default_factory() if f.default_factory is not MISSING else f.default, f.metadata.get("help", ""))
+        (f.name, f.default_factory() if f.default_factory is not MISSING else f.default, texts[f.name])
         for f in fields(kind)
     ]
 
@@ -297,10 +298,10 @@ def require(condition: bool, message: str) -> None:
 class RunSettings:
     """Base class of the settings of recipes."""
 
-    name: str = setting("", "Name of the run in lists and reports; the viewer can change it.", panel="Run")
-    tags: tuple[str, ...] = setting(
-        (), "Words of your own for the list of runs, which can be searched and grouped by them.", panel="Run"
-    )
+    name: str = setting("", panel="Run")
+    """Name of the run in lists and reports; the viewer can change it."""
+    tags: tuple[str, ...] = setting((), panel="Run")
+    """Words of your own for the list of runs, which can be searched and grouped by them."""
 
 
 INLINE = "inline"
@@ -311,14 +312,14 @@ WORKER_SETTINGS = ("worker_cpus", "worker_gpus", "worker_memory")
 class ExecutorSettings:
     """Base class of the settings of recipes that use an executor."""
 
-    executor: str = setting(
-        INLINE,
-        "Where independent parts run: inline, processes:N, or ray:ADDRESS (ray alone: this machine).",
-        panel="Cluster",
-    )
-    worker_cpus: float = setting(1.0, "CPU cores of a Ray worker.", above=0, panel="Cluster")
-    worker_gpus: float = setting(0.0, "GPUs of a Ray worker; fractions are allowed.", low=0, panel="Cluster")
-    worker_memory: float = setting(0.0, "Memory of a Ray worker in GB; 0: unspecified.", low=0, panel="Cluster")
+    executor: str = setting(INLINE, panel="Cluster")
+    """Where independent parts run: inline, processes:N, or ray:ADDRESS (ray alone: this machine)."""
+    worker_cpus: float = setting(1.0, above=0, panel="Cluster")
+    """CPU cores of a Ray worker."""
+    worker_gpus: float = setting(0.0, low=0, panel="Cluster")
+    """GPUs of a Ray worker; fractions are allowed."""
+    worker_memory: float = setting(0.0, low=0, panel="Cluster")
+    """Memory of a Ray worker in GB; 0: unspecified."""
 
     def check_executor(self) -> None:
         """Raise if there is no such executor, or if the resources of its workers are given and it has none."""
@@ -337,12 +338,10 @@ class ExecutorSettings:
 class EngineSettings:
     """Base class of the settings of recipes that generate with local models."""
 
-    engine: str = setting(
-        LOCAL_SCHEME, "What generates with local models: transformers or vllm.", panel="Model", names="engines"
-    )
-    engine_kwargs: Mapping[str, Any] = setting(
-        {}, "Arguments of vllm.LLM for --engine vllm, for example max_model_len=4096.", panel="Model"
-    )
+    engine: str = setting(LOCAL_SCHEME, panel="Model", names="engines")
+    """What generates with local models: transformers or vllm."""
+    engine_kwargs: Mapping[str, Any] = setting({}, panel="Model")
+    """Arguments of vllm.LLM for --engine vllm, for example max_model_len=4096."""
 
     def resolve_model(self, name: str) -> str:
         """Return the name of a model with its engine: `vllm:nano` for `nano`. A name with a scheme does not change."""

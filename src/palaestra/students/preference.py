@@ -38,16 +38,18 @@ class Preference:
     For `nano` a `beta` of 0.5 worked better than the usual 0.1.
     """
 
-    beta: float = setting(0.5, "Strength of the regularization towards the reference.", above=0)
-    sft_weight: float = setting(
-        1.0,
-        "Weight of the cross-entropy of the correct responses (RPO), the only loss of examples without a wrong answer.",
-        low=0,
-    )
-    samples: int = setting(4, "Answers to sample to find a wrong one; 0 uses only those of the examples.", low=0)
-    temperature: float = setting(1.0, "Sampling temperature of these answers.", above=0)
-    max_tokens: int = setting(128, "Maximum tokens of these answers.", low=1)
-    learning_rate: float = setting(0.0, "Learning rate; 0 means that of the supervision.", low=0)
+    beta: float = setting(0.5, above=0)
+    """Strength of the regularization towards the reference."""
+    sft_weight: float = setting(1.0, low=0)
+    """Weight of the cross-entropy of the correct responses (RPO), the only loss of examples without a wrong answer."""
+    samples: int = setting(4, low=0)
+    """Answers to sample to find a wrong one; 0 uses only those of the examples."""
+    temperature: float = setting(1.0, above=0)
+    """Sampling temperature of these answers."""
+    max_tokens: int = setting(128, low=1)
+    """Maximum tokens of these answers."""
+    learning_rate: float = setting(0.0, low=0)
+    """Learning rate; 0 means that of the supervision."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
