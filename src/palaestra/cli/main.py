@@ -22,7 +22,7 @@ from palaestra.cli.doctor import doctor
 from palaestra.cli.export import export
 from palaestra.cli.listing import KINDS, list_entries
 from palaestra.cli.new import new
-from palaestra.cli.options import make_completion
+from palaestra.cli.options import document, make_completion
 from palaestra.cli.recipes import Learners, finish_evaluate, finish_teach, finish_train
 from palaestra.cli.serve import serve
 from palaestra.cli.terminal import (
@@ -70,31 +70,33 @@ Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
 @app.command(rich_help_panel=RUNS)
+@document
 def resume(
     run: Folder,
-    seed: Annotated[int | None, typer.Option(help="Raises an error if it is not the seed of the run.")] = None,
-    max_cost: Annotated[float | None, typer.Option(help="A new cost limit in dollars (teach, evaluate).")] = None,
-    max_calls: Annotated[int | None, typer.Option(help="A new limit on model calls (teach).")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="A new limit on the tokens of these calls (teach).")] = None,
-    categories: Annotated[
-        int | None, typer.Option(help="A new number of discovered skills, before the first lesson (teach).")
-    ] = None,
-    executor: Annotated[
-        str | None, typer.Option(help="Another executor, for example a new cluster (train, teach, evaluate, bench).")
-    ] = None,
-    parallel: Annotated[
-        str | None, typer.Option(metavar="ddp|fsdp", help="Another way to use several processes (train).")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="Another device, for example cpu (train).")] = None,
+    seed: int | None = None,
+    max_cost: float | None = None,
+    max_calls: int | None = None,
+    max_tokens: int | None = None,
+    categories: int | None = None,
+    executor: str | None = None,
+    parallel: Annotated[str | None, typer.Option(metavar="ddp|fsdp")] = None,
+    device: str | None = None,
     learners: Learners = 0,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", help="Run the code that the run names, although you have not started it on this machine."
-        ),
-    ] = False,
+    trust: Annotated[bool, typer.Option("--trust")] = False,
 ) -> None:
-    """Resume a run that was stopped or killed. The result is the same as without the interruption."""
+    """Resume a run that was stopped or killed. The result is the same as without the interruption.
+
+    Arguments:
+        seed: Raises an error if it is not the seed of the run.
+        max_cost: A new cost limit in dollars (teach, evaluate).
+        max_calls: A new limit on model calls (teach).
+        max_tokens: A new limit on the tokens of these calls (teach).
+        categories: A new number of discovered skills, before the first lesson (teach).
+        executor: Another executor, for example a new cluster (train, teach, evaluate, bench).
+        parallel: Another way to use several processes (train).
+        device: Another device, for example cpu (train).
+        trust: Run the code that the run names, although you have not started it on this machine.
+    """
     from palaestra.recipes.research import bench
     from palaestra.recipes.resume import resume as resume_run
     from palaestra.runs.run import Run
@@ -136,17 +138,16 @@ def resume(
 
 
 @app.command(rich_help_panel=RUNS)
+@document
 def report(
     run: Folder,
-    figures: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FORMAT",
-            help="Also write the figures (svg, png) or the tables (csv, tex) as files. May be repeated.",
-        ),
-    ] = None,
+    figures: Annotated[list[str] | None, typer.Option(metavar="FORMAT")] = None,
 ) -> None:
-    """Write report.html of a run, a study or a bench, finished or not."""
+    """Write report.html of a run, a study or a bench, finished or not.
+
+    Arguments:
+        figures: Also write the figures (svg, png) or the tables (csv, tex) as files. May be repeated.
+    """
     from palaestra.report import write_figures, write_report
 
     say(f"report: {write_report(run)}")
@@ -168,12 +169,17 @@ def diagnose(run: Folder) -> None:
 
 
 @app.command(rich_help_panel=MEASURE)
+@document
 def compare(
     first: Folder,
     second: Folder,
-    out: Annotated[Path | None, typer.Option(help="Write the comparison as an HTML page to this file.")] = None,
+    out: Path | None = None,
 ) -> None:
-    """Compare two runs on the same problems, with a paired test."""
+    """Compare two runs on the same problems, with a paired test.
+
+    Arguments:
+        out: Write the comparison as an HTML page to this file.
+    """
     from palaestra.cli.terminal import comparison_table
     from palaestra.recipes.evaluate.compare import compare as compare_runs
     from palaestra.report import write_comparison
@@ -187,29 +193,26 @@ def compare(
 
 
 @app.command(rich_help_panel=MEASURE)
+@document
 def rescore(
     run: Folder,
-    reward: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE.py:FUNCTION", help="A reward function as of `palaestra train`, several times."),
-    ] = None,
-    reward_weight: Annotated[list[float] | None, typer.Option(help="The weight of each reward.")] = None,
-    scorer: Annotated[
-        str,
-        typer.Option(
-            help="A scorer: number, judge:MODEL, FILE.py:FUNCTION, ...; by default the run's own, as it is now."
-        ),
-    ] = "",
-    episode: Annotated[str, typer.Option(metavar="NAME", help="Only this episode, with its texts.")] = "",
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", help="Run the code that the run names, although you have not started it on this machine."
-        ),
-    ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the result with all values as JSON.")] = False,
+    reward: Annotated[list[str] | None, typer.Option(metavar="FILE.py:FUNCTION")] = None,
+    reward_weight: list[float] | None = None,
+    scorer: str = "",
+    episode: Annotated[str, typer.Option(metavar="NAME")] = "",
+    trust: Annotated[bool, typer.Option("--trust")] = False,
+    json_: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
-    """Score the stored episodes of a run with another reward or scorer, and compare with the old values. Samples nothing."""
+    """Score the stored episodes of a run with another reward or scorer, and compare with the old values. Samples nothing.
+
+    Arguments:
+        reward: A reward function as of `palaestra train`, several times.
+        reward_weight: The weight of each reward.
+        scorer: A scorer: number, judge:MODEL, FILE.py:FUNCTION, ...; by default the run's own, as it is now.
+        episode: Only this episode, with its texts.
+        trust: Run the code that the run names, although you have not started it on this machine.
+        json_: Print the result with all values as JSON.
+    """
     from palaestra.cli.terminal import rescoring_tables
     from palaestra.recipes.evaluate.rescore import rescore as rescore_run
     from palaestra.recipes.evaluate.rescore import write_rescoring
@@ -293,12 +296,15 @@ def models_list() -> None:
 
 
 @models_app.command("get")
+@document
 def models_get(
-    name: Annotated[
-        str, typer.Argument(help="A registered name or a hub id.", autocompletion=make_completion("models"))
-    ],
+    name: Annotated[str, typer.Argument(autocompletion=make_completion("models"))],
 ) -> None:
-    """Download a model, verify it and print its folder."""
+    """Download a model, verify it and print its folder.
+
+    Arguments:
+        name: A registered name or a hub id.
+    """
     from palaestra.models.registry import get
 
     quiet()

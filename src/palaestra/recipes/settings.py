@@ -248,7 +248,7 @@ def to_plain(settings: Any) -> Json:
 
 def list_settings(kind: type[Any]) -> list[tuple[str, Any, str]]:
     """List the name, default and documentation of every setting of `kind`."""
-    texts = describe_fields(kind)
+    texts = describe_fields(kind)  # type: ignore[arg-type]
     return [
         (f.name, f.default_factory() if f.default_factory is not MISSING else f.default, texts[f.name])
         for f in fields(kind)
