@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text, TextType
 
 from palaestra.core.errors import MissingExtraError
-from palaestra.core.records import NOTICE, Event, Listener, Report, ignore, notice
+from palaestra.core.records import NOTICE, Event, Json, Listener, Report, ignore, notice
 from palaestra.core.text import mask, mask_settings
 from palaestra.engines.openai_endpoint import RETRY, WAITING
 from palaestra.recipes.settings import to_plain
@@ -392,38 +392,31 @@ class Trackers:
 
     def __init__(self, folder: Path, settings: TrainSettings, run_id: str) -> None:
         self.tensorboard: Any = None
-        self.wandb: Any = None
-        self.trackio: Any = None
+        self._online: list[Any] = []
         name, config = folder.resolve().name, mask_settings(to_plain(settings))
         if settings.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
             self.tensorboard = SummaryWriter(str(folder / "tensorboard"))
-        if settings.wandb:
+        options: Json = {"config": config, "resume": "allow"}
+        if project := settings.wandb:
             import wandb
 
-            self.wandb = wandb.init(
-                project=settings.wandb, dir=str(folder), config=config, name=name, id=run_id, resume="allow"
-            )
-        if settings.trackio:
+            self._online.append(wandb.init(project=project, dir=str(folder), name=name, id=run_id, **options))
+        if project := settings.trackio:
             import trackio
 
-            self.trackio = trackio.init(
-                project=settings.trackio, name=f"{name}-{run_id[:8]}", config=config, resume="allow", embed=False
-            )
+            self._online.append(trackio.init(project=project, name=f"{name}-{run_id[:8]}", embed=False, **options))
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         if self.tensorboard is not None:
             for name, value in metrics.items():
                 self.tensorboard.add_scalar(name, value, iteration)
-        if self.wandb is not None:
-            self.wandb.log(dict(metrics), step=iteration)
-        if self.trackio is not None:
-            self.trackio.log(dict(metrics), step=iteration)
+        for tracker in self._online:
+            tracker.log(dict(metrics), step=iteration)
 
     def close(self) -> None:
         if self.tensorboard is not None:
             self.tensorboard.close()
-        for tracker in (self.wandb, self.trackio):
-            if tracker is not None:
-                tracker.finish()
+        for tracker in self._online:
+            tracker.finish()

@@ -45,22 +45,7 @@ _SETTINGS = {
 }
 """Keys that settings of the run determine, with the name of the setting."""
 _MANAGED = frozenset(
-    [
-        "model_name_or_path",
-        "stage",
-        "do_train",
-        "finetuning_type",
-        "lora_alpha",
-        "lora_target",
-        "dataset",
-        "dataset_dir",
-        "template",
-        "output_dir",
-        "logging_steps",
-        "resume_from_checkpoint",
-        "pref_beta",
-        "pref_ftx",
-    ]
+    ["model_name_or_path", "stage", "do_train", "finetuning_type", "lora_alpha", "lora_target", "dataset", "dataset_dir", "template", "output_dir", "logging_steps", "resume_from_checkpoint", "pref_beta", "pref_ftx"]
 )
 """Keys that Palaestra sets to exchange data with LLaMA-Factory."""
 

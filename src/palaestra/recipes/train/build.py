@@ -14,7 +14,7 @@ import torch
 
 from palaestra.chat.encoder import ChatEncoder
 from palaestra.core.errors import EnvError, SettingsError
-from palaestra.core.process import HeldInterrupts
+from palaestra.core.process import HeldInterrupts, set_threads
 from palaestra.core.records import Json, Listener, Values, ignore, notice
 from palaestra.core.registry import load_plugins
 from palaestra.core.seeding import Seeds
@@ -122,8 +122,7 @@ def build_loop(settings: TrainSettings, listener: Listener) -> Loop:
 def build_actor(settings: TrainSettings) -> TokenLoop:
     """Build the loop of a rollout worker: a language model's loop that only collects rollouts."""
     load_plugins(settings.plugins)
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
+    set_threads(settings.threads)
     return _build_language_loop(replace(settings, executor=INLINE, max_staleness=0), ignore, learner=False)
 
 

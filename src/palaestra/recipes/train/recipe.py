@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from palaestra.core.errors import MissingExtraError, RunError, SettingsError
-from palaestra.core.process import HeldInterrupts, measure_system, read_launch_rank, read_launch_size, read_restarts
+from palaestra.core.process import (
+    HeldInterrupts,
+    measure_system,
+    read_launch_rank,
+    read_launch_size,
+    read_restarts,
+    set_threads,
+)
 from palaestra.core.records import LOCAL_SCHEME, Event, Json, Listener, Split, ignore, notice
 from palaestra.core.registry import load_plugins
 from palaestra.core.statistics import measure_changes
@@ -227,10 +234,7 @@ def _describe_env(settings: TrainSettings) -> str:
 def _build(settings: TrainSettings, listener: Listener) -> Loop:
     from palaestra.recipes.train.build import build_loop
 
-    if settings.threads:
-        import torch
-
-        torch.set_num_threads(settings.threads)
+    set_threads(settings.threads)
     listener(Event("load"))
     return build_loop(settings, listener)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.core.process import HeldInterrupts
+from palaestra.core.process import HeldInterrupts, set_threads
 from palaestra.core.records import Event, Listener
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
@@ -143,10 +143,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     models.check(settings.model_name)
     models.check_device(settings.device)
     out = _folder(settings)
-    if settings.threads:
-        import torch
-
-        torch.set_num_threads(settings.threads)
+    set_threads(settings.threads)
     seeds = Seeds(settings.seed)
     listener(announce_start("train-reward", out or "none", model=settings.model_name, data=settings.datasets_path))
     listener(Event("read"))
