@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.errors import EngineError, MissingExtraError, SettingsError
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
+from palaestra.core.tables import load_table
 from palaestra.core.text import mask, remember_secret, restore_url
 from palaestra.engines.base import Price
 from palaestra.engines.budget import strip_date
@@ -32,19 +33,7 @@ if TYPE_CHECKING:
 
 
 _AZURE_VERSION = "2024-10-21"
-_LIST_PRICES: Mapping[str, Price] = {
-    "gpt-4o": Price(2.50, 10.00),
-    "gpt-4o-mini": Price(0.15, 0.60),
-    "gpt-4.1": Price(2.00, 8.00),
-    "gpt-4.1-mini": Price(0.40, 1.60),
-    "gpt-4.1-nano": Price(0.10, 0.40),
-    "gpt-5": Price(1.25, 10.00),
-    "gpt-5-mini": Price(0.25, 2.00),
-    "gpt-5-nano": Price(0.05, 0.40),
-    "o3": Price(2.00, 8.00),
-    "o3-mini": Price(1.10, 4.40),
-    "o4-mini": Price(1.10, 4.40),
-}
+_LIST_PRICES = {model: Price(*dollars) for model, dollars in load_table(__file__, "prices").items()}
 """Prices of OpenAI and Azure OpenAI as published in 2025. Other servers set their own prices for the same models."""
 _KEYS = {"openai": "OPENAI_API_KEY", "azure": "AZURE_OPENAI_API_KEY", "url": "PALAESTRA_API_KEY"}
 

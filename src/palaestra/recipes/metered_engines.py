@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from palaestra.core.records import Event, Json, Listener, Values, ignore
 from palaestra.recipes.settings import require
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from palaestra.core.records import Answer, Engine, Request
     from palaestra.engines.budget import Budget
     from palaestra.engines.cached import CachedEngine
+    from palaestra.recipes.research.settings import ResearchSettings
+    from palaestra.recipes.teach.settings import TeachSettings
     from palaestra.runs.cache import Cache
     from palaestra.runs.provenance import CallLog, Spending
     from palaestra.runs.run import Run
@@ -23,25 +25,6 @@ if TYPE_CHECKING:
 CALL_TIMEOUT = 600.0
 CALLS = "calls.sqlite"
 """File name of the cache of model answers. The default is in the user's cache folder and is shared by all runs."""
-
-
-class CallSettings(Protocol):
-    """The settings of a recipe that calls models."""
-
-    @property
-    def cache(self) -> str: ...
-    @property
-    def in_flight(self) -> int: ...
-    @property
-    def call_timeout(self) -> float: ...
-    @property
-    def max_cost(self) -> float: ...
-    @property
-    def max_calls(self) -> int: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def engine_kwargs(self) -> Values: ...
 
 
 class MeteredEngines:
@@ -99,7 +82,7 @@ class MeteredEngines:
 @contextmanager
 def meter_engines(
     run: Run,
-    settings: CallSettings,
+    settings: TeachSettings | ResearchSettings,
     within: Budget | None = None,
     resumable: bool = True,
     listener: Listener = ignore,

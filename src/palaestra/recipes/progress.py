@@ -24,6 +24,7 @@ from rich.text import Text, TextType
 
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import NOTICE, Event, Json, Listener, Report, ignore, notice
+from palaestra.core.tables import load_table
 from palaestra.core.text import mask, mask_settings
 from palaestra.engines.openai_endpoint import RETRY, WAITING
 from palaestra.recipes.settings import to_plain
@@ -39,27 +40,8 @@ HEARTBEAT = 10.0
 ITERATION_SECONDS = 1.0
 """Without a terminal: minimum seconds between the lines of two iterations."""
 BARS = "▁▂▃▄▅▆▇█"
-METRICS = (
-    ("reward", "reward", "{:.3f}"),
-    ("last 100 episodes", "recent_return", "{:.2f}"),
-    ("KL of the update", "approx_kl", "{:.4f}"),
-    ("KL to the reference", "reference_kl", "{:.3f} nats per response"),
-    ("clipped", "clip_fraction", "{:.1%}"),
-    ("log-probs, engine vs learner", "sampling_logprob_difference", "{:.5f} nats per token"),
-    ("entropy", "entropy", "{:.3f} nats"),
-    ("mean value", "value_mean", "{:.3f}"),
-    ("explained variance", "explained_variance", "{:.2f}"),
-    ("groups without variance", "frac_reward_zero_std", "{:.0%}"),
-    ("length", "length", "{:.1f}"),
-    ("truncated", "truncated", "{:.0%}"),
-    ("tool calls per episode", "tools/call_frequency", "{:.2f}"),
-    ("failed tool calls", "tools/failure_frequency", "{:.0%}"),
-    ("malformed tool calls", "tools/malformed", "{:.0f}"),
-    ("gradient norm", "grad_norm", "{:.2f}"),
-    ("tokens/s", "tokens_per_second", "{:.0f}"),
-    ("steps/s", "steps_per_second", "{:.0f}"),
-)
-"""The metrics of an iteration that are shown: title, name and format."""
+METRICS = load_table(__file__, "metrics")
+"""How metrics are shown: in the lines of this display, on axes of charts, and in the panel of a report."""
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """The settings that enable a tracker; each is also the name of its package and of its extra."""
 
@@ -309,7 +291,7 @@ class TrainProgress(RunProgress):
 
 def list_metrics(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
     """Return the titles and values of the metrics of an iteration."""
-    rows = [(title, form.format(metrics[name])) for title, name, form in METRICS if name in metrics]
+    rows = [(title, form.format(metrics[name])) for name, title, form in METRICS["lines"] if name in metrics]
     if "reward" in metrics:
         rows[0] = ("reward", f"{_format_interval(metrics, 'reward')} of {metrics['reward_count']:.0f}")
     if metrics.get("failures"):
