@@ -123,13 +123,8 @@ class PracticingStudent(ModelStudent):
         practice = self._practice_in_environment if self.processor is None else self._practice_by_engine
         policy, collect = practice(problems, groups, seeds)
         reference = ReferencePolicy(policy, self._copy_base()) if settings.kl_coef else None
-        config = GRPOConfig(
-            learning_rate=settings.learning_rate,
-            group_size=settings.group_size,
-            kl_coef=settings.kl_coef,
-            num_minibatches=settings.num_minibatches,
-            variant=settings.variant,
-        )
+        names = ("learning_rate", "group_size", "kl_coef", "num_minibatches", "variant")
+        config = GRPOConfig(**{name: getattr(settings, name) for name in names})
         algorithm = GRPO(policy, config, seeds.derive("algorithm"))
         total = math.ceil(settings.passes * len(problems) / groups)
         curve: list[tuple[int, float]] = []

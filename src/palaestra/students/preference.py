@@ -71,17 +71,6 @@ class PreferencePair:
         return [self.chosen] if self.rejected is None else [self.chosen, self.rejected]
 
 
-def _dpo_losses(
-    chosen: torch.Tensor,
-    rejected: torch.Tensor,
-    reference_chosen: torch.Tensor,
-    reference_rejected: torch.Tensor,
-    beta: float,
-) -> torch.Tensor:
-    """The loss of each pair from the log-probs of whole responses (Rafailov et al. 2023, equation 7)."""
-    return -logsigmoid(beta * ((chosen - reference_chosen) - (rejected - reference_rejected)))
-
-
 def preference_loss(
     logprobs: ResponseLogProbs,
     pairs: Sequence[PreferencePair],
@@ -101,9 +90,10 @@ def preference_loss(
     loss = total_B.new_zeros(())
     if paired:
         reference_P2 = torch.tensor(reference, device=total_B.device)
-        losses_P = _dpo_losses(total_B[paired], total_B[count:], reference_P2[:, 0], reference_P2[:, 1], settings.beta)
+        # Rafailov et al. 2023, equation 7, from the log-probs of whole responses.
+        margins_P = (total_B[paired] - reference_P2[:, 0]) - (total_B[count:] - reference_P2[:, 1])
         # Divide by all examples of the batch, so that every pair has the same weight.
-        loss = losses_P.sum() / count
+        loss = -logsigmoid(settings.beta * margins_P).sum() / count
     if settings.sft_weight:
         tokens = sum(len(pair.chosen.response_ids) for pair in pairs)
         loss = loss - settings.sft_weight * total_B[:count].sum() / tokens

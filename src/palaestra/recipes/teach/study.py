@@ -34,7 +34,7 @@ from palaestra.recipes.teach.skills import TeachTasks
 from palaestra.recipes.teach.summary import Delivery, add_up, read_delivery, summarize_delivery
 from palaestra.runs.files import read_json, storage_errors, write_json
 from palaestra.runs.provenance import record_provenance
-from palaestra.runs.run import Run, new_folder
+from palaestra.runs.run import Run, new_folder, read_summary
 
 RECIPE = "study"
 PLAN = "study.json"
@@ -269,7 +269,7 @@ def read_study(folder: Path) -> StudyResult:
         raise RunError(f"the study is damaged: {folder / PLAN} has a run outside of the folder")
     rows: list[StudyArm] = []
     for arm in plan["arms"]:
-        runs = {seed: _read_summary(folder / f"{arm['name']}-seed{seed}") for seed in plan["seeds"]}
+        runs = {seed: read_summary(folder / f"{arm['name']}-seed{seed}", teach.RECIPE) for seed in plan["seeds"]}
         rows.append(_make_arm(arm["name"], arm["values"], runs, rows[0] if rows else None))
     several = tuple(plan["arms"][0]["values"])
     return StudyResult(folder, tuple(plan["seeds"]), tuple(rows), tuple(_compare(rows)), plan["settings"], several)
@@ -302,15 +302,6 @@ def _run_in_worker(state: object, item: tuple[TeachSettings, Path]) -> None:
 
 def _limits(settings: TeachSettings) -> Json:
     return {name: getattr(settings, name) for name in ("max_cost", "max_calls", "max_tokens")}
-
-
-def _read_summary(folder: Path) -> Json | None:
-    if not (folder / "summary.json").exists():
-        return None
-    summary = read_json(folder / "summary.json")
-    if not isinstance(summary, dict) or summary.get("recipe") != teach.RECIPE:
-        raise RunError(f"the run folder is damaged: {folder / 'summary.json'} is not the summary of a teach run")
-    return summary
 
 
 def _make_arm(

@@ -295,15 +295,10 @@ def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
     from palaestra.rewards.model import RewardTraining
 
     small = sum(p.numel() for p in model.weights.parameters()) <= MAX_SMALL_PARAMETERS
-    return RewardTraining(
-        epochs=1 if settings.dry_run else settings.epochs,
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate or (5e-4 if small else 1e-5),
-        warmup_steps=settings.warmup_steps,
-        weight_decay=settings.weight_decay,
-        centre=settings.centre,
-        patience=settings.patience,
-    )
+    rate = settings.learning_rate or (5e-4 if small else 1e-5)
+    names = ("batch_size", "warmup_steps", "weight_decay", "centre", "patience")
+    same = {name: getattr(settings, name) for name in names}
+    return RewardTraining(epochs=1 if settings.dry_run else settings.epochs, learning_rate=rate, **same)
 
 
 def _find_training(settings: RewardSettings, progress: Path | None) -> Path | None:
