@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from traceback import print_exception
 from typing import Annotated
@@ -23,7 +22,7 @@ from palaestra.cli.export import export
 from palaestra.cli.listing import KINDS, list_entries
 from palaestra.cli.new import new
 from palaestra.cli.options import document, make_completion
-from palaestra.cli.recipes import Learners, finish_evaluate, finish_teach, finish_train
+from palaestra.cli.recipes import Learners
 from palaestra.cli.serve import serve
 from palaestra.cli.terminal import (
     LOOK,
@@ -43,7 +42,8 @@ from palaestra.cli.terminal import (
 from palaestra.cli.view import view
 from palaestra.core.errors import SettingsError, UnknownNameError
 from palaestra.core.process import raise_on_sigterm, read_launch_rank
-from palaestra.core.records import Json, ignore
+from palaestra.core.records import Json
+from palaestra.core.registry import load_reference
 from palaestra.interrupts import INTERRUPTED
 from palaestra.recipes.progress import RunProgress, TrainProgress, plain_console
 
@@ -66,6 +66,14 @@ app.command(rich_help_panel=START)(data)
 app.command(rich_help_panel=LOOK)(export)
 recipes.register(app)
 
+_FINISH = {
+    "TrainResult": "palaestra.cli.recipes:finish_train",
+    "TeachResult": "palaestra.cli.recipes:finish_teach",
+    "EvaluateResult": "palaestra.cli.recipes:finish_evaluate",
+    "ResearchResult": "palaestra.cli.research:finish",
+    "BenchResult": "palaestra.cli.research:finish_bench",
+}
+"""What prints the result of a resumed run, as `module:name`."""
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
@@ -97,7 +105,6 @@ def resume(
         device: Another device, for example cpu (train).
         trust: Run the code that the run names, although you have not started it on this machine.
     """
-    from palaestra.recipes.research import bench
     from palaestra.recipes.resume import resume as resume_run
     from palaestra.runs.run import Run
 
@@ -105,36 +112,20 @@ def resume(
     options |= {"categories": categories, "executor": executor, "parallel": parallel, "device": device}
     changes = {name: value for name, value in options.items() if value is not None}
     quiet()
-    if (run / bench.PLAN).exists():
-        from palaestra.cli.research import finish_bench
+    if seed is not None:
+        with Run.open(run, read_only=True) as opened:
+            known = opened.settings.get("seed")
+        if seed != known:
+            raise SettingsError(f"expected the run's seed {known}; got --seed {seed}; leave --seed out")
+    if learners:
+        from palaestra.recipes.train.learners import resume_on_ray
 
-        with RunProgress(console) as progress:
-            finish_bench(resume_run(run, listener=progress, trust=trust, **changes))
-        return
-    with Run.open(run, read_only=True) as opened:
-        recipe, settings = opened.recipe, opened.settings
-    if seed is not None and seed != settings.get("seed"):
-        raise SettingsError(f"expected the run's seed {settings.get('seed')}; got --seed {seed}; leave --seed out")
-    if read_launch_rank() > 0:
-        resume_run(run, listener=ignore, trust=trust, **changes)
-        return
-    with TrainProgress(console) if recipe == "train" else RunProgress(console, settings.get("rounds", 0)) as progress:
-        if learners:
-            from palaestra.recipes.train.learners import resume_on_ray
-
+        with TrainProgress(console) as progress:
             result = resume_on_ray(run, learners, listener=progress, trust=trust, **changes)
-        else:
-            result = resume_run(run, listener=progress, trust=trust, **changes)
-    finish_run: dict[str, Callable[..., None]] = {
-        "teach": finish_teach,
-        "evaluate": finish_evaluate,
-        "train": finish_train,
-    }
-    if recipe == "research":
-        from palaestra.cli.research import finish
-
-        finish_run["research"] = finish
-    finish_run[recipe](result)
+    else:
+        result = resume_run(run, progress=console, trust=trust, **changes)
+    if read_launch_rank() == 0:
+        load_reference(_FINISH[type(result).__name__])(result)
 
 
 @app.command(rich_help_panel=RUNS)

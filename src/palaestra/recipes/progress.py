@@ -66,21 +66,22 @@ def plain_console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def show_progress(
-    listener: Listener | None, progress: bool, display: Callable[[Console], RunProgress]
+    listener: Listener | None, progress: bool | Console, display: Callable[[Console], RunProgress]
 ) -> Iterator[Listener]:
     """Yield the listener of a Python call: the caller's own, or one that draws on stderr.
 
     Arguments:
         listener: the caller's listener; if it is given, nothing is drawn.
-        progress: whether to draw; the environment variable `PALAESTRA_PROGRESS=0` turns drawing off, too.
+        progress: the console to draw on, or whether to draw on stderr; then the environment variable
+            `PALAESTRA_PROGRESS=0` turns drawing off, too.
         display: makes the display, for example `TrainProgress`.
     """
     if listener is not None:
         yield listener
-    elif not progress or os.environ.get(SWITCH) == "0":
+    elif not progress or (progress is True and os.environ.get(SWITCH) == "0"):
         yield ignore
     else:
-        with display(plain_console(stderr=True)) as drawing:
+        with display(plain_console(stderr=True) if progress is True else progress) as drawing:
             yield drawing
 
 
