@@ -26,7 +26,7 @@ from palaestra.core.statistics import Mean, holm, mean_interval, sign_flip_test,
 from palaestra.core.text import mask_settings
 from palaestra.executors.base import Resources, open_executor
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.runs import PERCENT, NotebookResult, hash_models
+from palaestra.recipes.runs import PERCENT, NotebookResult, hash_models, name_interval
 from palaestra.recipes.settings import INLINE, build, resolve_settings, to_plain
 from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
@@ -404,6 +404,5 @@ def _summarize_arm(row: StudyArm) -> Json:
 def _name_interval(name: str, mean: Mean | None) -> Json:
     """A mean and its interval as `name`, `name_low`, `name_high`; `null` if unknown."""
     if mean is None or not mean.count:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    low, high = (mean.low, mean.high) if mean.count > 1 else (None, None)
-    return {name: mean.value, f"{name}_low": low, f"{name}_high": high}
+        return name_interval(name, None, None, None)
+    return name_interval(name, mean.value, *((mean.low, mean.high) if mean.count > 1 else (None, None)))
