@@ -156,7 +156,7 @@ class Problem:
     reference: str
     skill: str = ""
     subskill: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Values = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         clean_fields(self, "id", "reference", "skill", "subskill", "metadata")
@@ -265,7 +265,7 @@ class Example:
     skill: str = ""
     subskill: str = ""
     reference: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    metadata: Values = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         clean_fields(self, "response", "skill", "subskill", "reference", "metadata")
@@ -388,7 +388,7 @@ class Trajectory:
     segments: tuple[Segment, ...] = ()
     terminated: bool = False
     truncated: bool = False
-    infos: tuple[Mapping[str, Any], ...] = ()
+    infos: tuple[Values, ...] = ()
 
     def __post_init__(self) -> None:
         clean_fields(self, "environment", "infos")
@@ -470,7 +470,7 @@ class Event:
     done: int = 0
     total: int = 0
     round: int = 0
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Values = field(default_factory=dict)
 
 
 def notice(text: str) -> Event:

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from palaestra.core.errors import EngineError, MissingExtraError, SettingsError
+from palaestra.core.records import Json
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.core.tables import load_table
@@ -139,7 +140,7 @@ class Endpoint:
         from openai import AsyncAzureOpenAI, AsyncOpenAI, DefaultAsyncHttpxClient
 
         http = DefaultAsyncHttpxClient(verify=load_certificates())
-        common: dict[str, Any] = {"api_key": self.key(), "max_retries": 0, "timeout": timeout, "http_client": http}
+        common: Json = {"api_key": self.key(), "max_retries": 0, "timeout": timeout, "http_client": http}
         if self.kind == "azure":
             version = os.environ.get("OPENAI_API_VERSION") or _AZURE_VERSION
             return AsyncAzureOpenAI(azure_endpoint=self.url, api_version=version, **common)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.records import Event, Json, Listener, Values, ignore
@@ -27,6 +27,7 @@ CALLS = "calls.sqlite"
 """File name of the cache of model answers. The default is in the user's cache folder and is shared by all runs."""
 
 
+@dataclass
 class MeteredEngines:
     """Opens the models of a run. All of them share the run's cache and budget. See `meter_engines`.
 
@@ -38,19 +39,14 @@ class MeteredEngines:
         log: collects prompts and answers; `None` for no record.
     """
 
-    def __init__(
-        self,
-        cache: Cache,
-        owner: str,
-        budget: Budget,
-        listener: Listener = ignore,
-        service: Values = MappingProxyType({}),
-        local: Values = MappingProxyType({}),
-        log: CallLog | None = None,
-    ) -> None:
-        self.cache, self.owner, self.budget, self.listener = cache, owner, budget, listener
-        self.service, self.local, self.log = service, local, log
-        self._opened: list[Engine] = []
+    cache: Cache
+    owner: str
+    budget: Budget
+    listener: Listener = ignore
+    service: Values = field(default_factory=dict)
+    local: Values = field(default_factory=dict)
+    log: CallLog | None = None
+    _opened: list[Engine] = field(default_factory=list)
 
     def open(self, name: str, engine: Engine | None = None) -> CachedEngine:
         """Open a model: `openai:MODEL`, `ADDRESS#MODEL`, a folder, a hub id, or a registered name.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from palaestra.core.errors import RunError, SettingsError, suggest
-from palaestra.core.records import LOCAL_SCHEME, Json, Listener, notice
+from palaestra.core.records import LOCAL_SCHEME, Json, Listener, Values, notice
 from palaestra.core.registry import is_reference, is_temporary, make_absolute, make_reference
 from palaestra.core.settings import describe_fields, setting, short_repr
 from palaestra.engines.base import apply_engine, check_serves_weights
@@ -30,7 +30,7 @@ _MODELS = ("model", "student")
 """Settings that accept a model object in Python."""
 
 
-def build(kind: type[S], values: Mapping[str, Any]) -> S:
+def build(kind: type[S], values: Values) -> S:
     """Build settings of `kind` from plain values and check each value against the type of its field.
 
     Raises:
@@ -70,8 +70,8 @@ def _is_plain(value: object) -> bool:
 def resolve_settings(
     kind: type[S],
     settings: S | None,
-    values: Mapping[str, Any],
-    build_settings: Callable[[Mapping[str, Any]], S] | None = None,
+    values: Values,
+    build_settings: Callable[[Values], S] | None = None,
 ) -> S:
     """Return the settings of a Python call, which passes either a settings object or single values as keywords.
 
@@ -95,7 +95,7 @@ def resolve_settings(
     return replace(settings, **changes)  # type: ignore[type-var]
 
 
-def _write_models(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _write_models(values: Values) -> Values:
     """Replace model objects by the paths of checkpoints, with the tokenizer among the values."""
     objects = {name: value for name, value in values.items() if name in _MODELS and is_model(value)}
     if not objects:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from palaestra.core.errors import RunError
 from palaestra.core.prompts import Prompts
-from palaestra.core.records import Attempt, Event, Listener, Problem, Report, Split
+from palaestra.core.records import Attempt, Event, Json, Listener, Problem, Report, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.core.statistics import report_on
@@ -73,7 +73,7 @@ class PretrainSettings:
         return replace(self, **{name: getattr(row, name) for name in names if getattr(self, name) is None})
 
     @property
-    def sizes(self) -> dict[str, Any]:
+    def sizes(self) -> Json:
         """The sizes of the model."""
         return {"layers": self.layers, "width": self.width}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 from palaestra.core.errors import SettingsError, suggest
-from palaestra.core.records import LOCAL_SCHEME, Json
+from palaestra.core.records import LOCAL_SCHEME, Json, Values
 from palaestra.core.settings import check_ranges, setting
 from palaestra.recipes.settings import INLINE, EngineSettings, ExecutorSettings, RunSettings, build, require
 from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
@@ -202,7 +202,7 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
         return make_config(str(self.algorithm), self.hyperparameters)
 
 
-def make_config(algorithm: str, hyperparameters: Mapping[str, Any]) -> AlgorithmConfig:
+def make_config(algorithm: str, hyperparameters: Values) -> AlgorithmConfig:
     """Build the config of a registered algorithm.
 
     Raises:
@@ -222,7 +222,7 @@ def make_config(algorithm: str, hyperparameters: Mapping[str, Any]) -> Algorithm
     return build(kind, hyperparameters)
 
 
-def split_values(values: Mapping[str, Any]) -> tuple[Json, Json]:
+def split_values(values: Values) -> tuple[Json, Json]:
     """Split plain values into settings of the run and hyperparameters of the algorithm."""
     own = {f.name for f in fields(TrainSettings)}
     return (
