@@ -172,11 +172,16 @@ class RetryPolicy:
     `longest`, and ends the retries if it is beyond `total`.
     """
 
-    first: float = setting(0.5, "Seconds before the second call.", low=0)
-    longest: float = setting(60.0, "Maximum seconds between two calls.", low=0)
-    total: float = setting(600.0, "Maximum seconds from the first call to the last.", low=0)
-    tries: int = setting(10, "Maximum number of calls for one answer.", low=1)
-    unreached: float = setting(10.0, "Replaces `total` while no server has ever answered at the address.", low=0)
+    first: float = setting(0.5, low=0)
+    """Seconds before the second call."""
+    longest: float = setting(60.0, low=0)
+    """Maximum seconds between two calls."""
+    total: float = setting(600.0, low=0)
+    """Maximum seconds from the first call to the last."""
+    tries: int = setting(10, low=1)
+    """Maximum number of calls for one answer."""
+    unreached: float = setting(10.0, low=0)
+    """Replaces `total` while no server has ever answered at the address."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -393,7 +393,7 @@ def _build_control_policy(
         elif settings.policy in ("set", "plan"):
             policy = set_policy(*spaces, width=width, layers=layers, plan=settings.policy == "plan", **shared)
         elif settings.policy == "transformer":
-            sizes = {"window": settings.window, "width": width, "layers": layers}
+            sizes: Json = {"window": settings.window, "width": width, "layers": layers}
             policy = history_policy(*spaces, **sizes, normalise=normalise, **shared)
         else:
             activation = settings.activation or "tanh"
