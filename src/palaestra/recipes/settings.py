@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from palaestra.recipes.own_data import is_dataset, store_data
 from palaestra.recipes.own_model import is_model, keep_model, write_model
 from palaestra.runs.files import read_json, read_text
 from palaestra.runs.run import Run
-from palaestra.runs.trust import check_trust, list_code
+from palaestra.runs.trust import check_trust, list_code, list_texts
 from palaestra.tasks.sources import HUB, is_data
 
 S = TypeVar("S")
@@ -149,7 +149,7 @@ def prepare_resume(settings: S, folder: Path, listener: Listener) -> S:
     kept = {name: keep_model(path, folder) for name, path in paths.items()}
     if kept != paths:
         listener(notice(f"the model is stored in the run folder; if it is stopped: palaestra resume {folder}"))
-    names = sorted({text for text in _list_texts(to_plain(settings)) if is_temporary(text)})
+    names = sorted({text for _, text in list_texts("", to_plain(settings)) if is_temporary(text)})
     if names:
         listener(
             notice(
@@ -158,17 +158,6 @@ def prepare_resume(settings: S, folder: Path, listener: Listener) -> S:
             )
         )
     return replace(settings, **kept) if kept != paths else settings  # type: ignore[type-var]
-
-
-def _list_texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for entry in value.values():
-            yield from _list_texts(entry)
-    elif isinstance(value, list | tuple):
-        for entry in value:
-            yield from _list_texts(entry)
 
 
 def load_run_settings(kind: type[S], run: Run) -> S:

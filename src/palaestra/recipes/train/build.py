@@ -393,8 +393,9 @@ def _build_control_policy(
         elif settings.policy in ("set", "plan"):
             policy = set_policy(*spaces, width=width, layers=layers, plan=settings.policy == "plan", **shared)
         elif settings.policy == "transformer":
-            sizes: Json = {"window": settings.window, "width": width, "layers": layers}
-            policy = history_policy(*spaces, **sizes, normalise=normalise, **shared)
+            policy = history_policy(
+                *spaces, window=settings.window, width=width, layers=layers, normalise=normalise, **shared
+            )
         else:
             activation = settings.activation or "tanh"
             policy = mlp_policy(*spaces, hidden=[width] * layers, normalise=normalise, activation=activation, **shared)
