@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.records import Event, Json, Listener, Values, ignore
-from palaestra.recipes.settings import require
+from palaestra.recipes.settings import CALL_TIMEOUT, require
 
 if TYPE_CHECKING:
     from palaestra.core.records import Answer, Engine, Request
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from palaestra.runs.provenance import CallLog, Spending
     from palaestra.runs.run import Run
 
-CALL_TIMEOUT = 600.0
 CALLS = "calls.sqlite"
 """File name of the cache of model answers. The default is in the user's cache folder and is shared by all runs."""
 

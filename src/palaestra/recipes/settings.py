@@ -294,6 +294,7 @@ class RunSettings:
 
 
 INLINE = "inline"
+CALL_TIMEOUT = 600.0
 WORKER_SETTINGS = ("worker_cpus", "worker_gpus", "worker_memory")
 
 

@@ -9,8 +9,14 @@ from typing import Any, Literal
 from palaestra.core.records import Json
 from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import is_remote
-from palaestra.recipes.metered_engines import CALL_TIMEOUT
-from palaestra.recipes.settings import EngineSettings, ExecutorSettings, RunSettings, check_effects, require
+from palaestra.recipes.settings import (
+    CALL_TIMEOUT,
+    EngineSettings,
+    ExecutorSettings,
+    RunSettings,
+    check_effects,
+    require,
+)
 
 
 @dataclass(frozen=True)

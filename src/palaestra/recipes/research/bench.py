@@ -29,14 +29,14 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.text import mask_settings
 from palaestra.engines.budget import Budget
 from palaestra.executors.base import Resources, open_executor
-from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache
+from palaestra.recipes.metered_engines import SharedEngines, open_cache
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.research import recipe as research
 from palaestra.recipes.research.episode_player import EpisodeStopped, is_silent
 from palaestra.recipes.research.settings import RECIPE as RESEARCH
 from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.runs import NotebookResult, hash_models
-from palaestra.recipes.settings import INLINE, build, require, to_plain
+from palaestra.recipes.settings import CALL_TIMEOUT, INLINE, build, require, to_plain
 from palaestra.research.standings.standings import RunScore, Standings, TaskScale, compare_methods
 from palaestra.research.tasks.task import Direction
 from palaestra.runs.files import PARTIAL, read_json, storage_errors, write_json, write_text

@@ -8,8 +8,7 @@ from typing import Any
 
 from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import is_remote
-from palaestra.recipes.metered_engines import CALL_TIMEOUT
-from palaestra.recipes.settings import EngineSettings, RunSettings, check_effects
+from palaestra.recipes.settings import CALL_TIMEOUT, EngineSettings, RunSettings, check_effects
 
 RECIPE = "research"
 PATHS = ("mlgym", "agent_config", "prompts", "memory", "demonstration", "cache")

@@ -9,8 +9,14 @@ from typing import Any, Literal, NamedTuple
 
 from palaestra.core.settings import check_ranges, setting
 from palaestra.envs.lesson.env import REHEARSAL_FRACTION
-from palaestra.recipes.metered_engines import CALL_TIMEOUT
-from palaestra.recipes.settings import EngineSettings, ExecutorSettings, RunSettings, check_effects, require
+from palaestra.recipes.settings import (
+    CALL_TIMEOUT,
+    EngineSettings,
+    ExecutorSettings,
+    RunSettings,
+    check_effects,
+    require,
+)
 from palaestra.tasks.base import Task, TaskHooks, get_hooks
 
 TASK_WRITER = "task"
