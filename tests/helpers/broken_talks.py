@@ -357,3 +357,15 @@ class LostDatabase(Refund):
 
     def respond(self, message: Message) -> Reply:
         return Reply(["Something went wrong. Try again."])
+
+
+@plant("runtime.oracle_containment")
+class TellsInTheThirdReply(Refund):
+    """A note with the number of the order reaches an agent that asked for nothing."""
+
+    def oracle(self) -> str:  # type: ignore[override]
+        return f"refund {self.number}"
+
+    def misunderstand(self, text: str) -> Reply:
+        note = f" [order={self.number};open]" if self.turn == 3 else ""
+        return Reply((f"{self.words['other']}{note}",))

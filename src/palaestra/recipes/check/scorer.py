@@ -516,6 +516,13 @@ def _list_mutants(case: Case, answer: str, pool: Sequence[str]) -> Iterator[tupl
     opposite = _OPPOSITES.get(answer.casefold())
     if opposite:
         yield "the opposite", True, [opposite]
+    own, words = answer.split(), other.split()
+    if len(own) == len(words) and 2 <= len(own) <= 4:
+        is_quantity = bool(_NUMBER.fullmatch(own[0]))  # Units may have several names.
+        if _differ(words[-1], own[-1]) and not is_quantity:
+            yield "its beginning with another end", True, [" ".join([*own[:-1], words[-1]])]
+        if _differ(words[0], own[0]):
+            yield "its end with another beginning", True, [" ".join([words[0], *own[1:]])]
     parts = re.findall(r"[^\s,;]+", answer)
     if len(set(parts)) >= 3 and parts != parts[::-1] and _ORDERED.search(case.prompt):
         remaining = iter(parts[::-1])
