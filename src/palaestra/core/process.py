@@ -30,14 +30,6 @@ def raise_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, handle)
 
 
-def set_threads(count: int) -> None:
-    """Set the number of CPU threads of torch; 0 keeps its default, and does not import torch."""
-    if count:
-        import torch
-
-        torch.set_num_threads(count)
-
-
 class HeldInterrupts:
     """A context in which the first Ctrl-C or SIGTERM is postponed until the work is saved. The second stops at once.
 

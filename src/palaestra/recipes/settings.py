@@ -354,3 +354,11 @@ def check_prices(max_cost: float, *models: str) -> None:
     if max_cost:
         for name in models:
             check_price(name)
+
+
+def set_threads(count: int) -> None:
+    """Set the number of CPU threads of torch; 0 keeps its default, and does not import torch."""
+    if count:
+        import torch
+
+        torch.set_num_threads(count)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.process import set_threads
 from palaestra.core.records import Attempt, Event, Json, Listener, Problem, Report, Split, StopReason, ignore
 from palaestra.core.registry import load_plugins
 from palaestra.core.statistics import first_failures, report_on, slice_by_metadata
@@ -29,7 +28,7 @@ from palaestra.recipes.runs import (
     start_run,
     to_percent,
 )
-from palaestra.recipes.settings import check_prices, prepare_resume, resolve_settings, to_plain
+from palaestra.recipes.settings import check_prices, prepare_resume, resolve_settings, set_threads, to_plain
 from palaestra.runs.files import to_data
 from palaestra.runs.provenance import LedgerEntry, Spending
 from palaestra.runs.run import Run

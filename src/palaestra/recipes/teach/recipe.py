@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from palaestra.core.errors import EngineError, LessonError
-from palaestra.core.process import set_threads
 from palaestra.core.records import (
     LOCAL_SCHEME,
     Completion,
@@ -45,7 +44,7 @@ from palaestra.recipes.embedded_models import check_reads_task, choose_model
 from palaestra.recipes.export.tables import write_lessons
 from palaestra.recipes.progress import RunProgress, announce_start, log_events
 from palaestra.recipes.runs import OpenRun, RecipeResult, change_settings, open_workers, record_run, start_run
-from palaestra.recipes.settings import check_prices, prepare_resume, resolve_settings, to_plain
+from palaestra.recipes.settings import check_prices, prepare_resume, resolve_settings, set_threads, to_plain
 from palaestra.recipes.teach.lessons import Lessons
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.skills import (

@@ -14,7 +14,7 @@ import torch
 
 from palaestra.chat.encoder import ChatEncoder
 from palaestra.core.errors import EnvError, SettingsError
-from palaestra.core.process import HeldInterrupts, set_threads
+from palaestra.core.process import HeldInterrupts
 from palaestra.core.records import Json, Listener, Values, ignore, notice
 from palaestra.core.registry import load_plugins
 from palaestra.core.seeding import Seeds
@@ -23,7 +23,7 @@ from palaestra.engines.base import RolloutEngine
 from palaestra.engines.factory import get_engine_class
 from palaestra.executors.base import open_executor
 from palaestra.executors.broadcast import LOCAL_HOST
-from palaestra.recipes.settings import INLINE
+from palaestra.recipes.settings import INLINE, set_threads
 from palaestra.recipes.train.mixture import name_environments, split_environments
 from palaestra.recipes.train.settings import TrainSettings
 from palaestra.rl.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig

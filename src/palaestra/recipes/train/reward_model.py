@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.core.process import HeldInterrupts, set_threads
+from palaestra.core.process import HeldInterrupts
 from palaestra.core.records import Event, Listener
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.runs import PERCENT, SHARED_KEYS, hash_models, to_percent
-from palaestra.recipes.settings import require, resolve_settings, to_plain
+from palaestra.recipes.settings import require, resolve_settings, set_threads, to_plain
 from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
 from palaestra.runs.run import check_folder, new_folder
