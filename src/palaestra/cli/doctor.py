@@ -45,9 +45,7 @@ class MachineCheck(NamedTuple):
 
 
 @document
-def doctor(
-    self_test: Annotated[bool, typer.Option("--self-test/--no-self-test")] = True,
-) -> None:
+def doctor(self_test: Annotated[bool, typer.Option("--self-test/--no-self-test")] = True) -> None:
     """Check Python, torch, GPU, sandbox, extras, disk and cache, and test them. Exit code 1 if something needed fails.
 
     Arguments:

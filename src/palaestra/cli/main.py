@@ -130,10 +130,7 @@ def resume(
 
 @app.command(rich_help_panel=RUNS)
 @document
-def report(
-    run: Folder,
-    figures: Annotated[list[str] | None, typer.Option(metavar="FORMAT")] = None,
-) -> None:
+def report(run: Folder, figures: Annotated[list[str] | None, typer.Option(metavar="FORMAT")] = None) -> None:
     """Write report.html of a run, a study or a bench, finished or not.
 
     Arguments:
@@ -161,11 +158,7 @@ def diagnose(run: Folder) -> None:
 
 @app.command(rich_help_panel=MEASURE)
 @document
-def compare(
-    first: Folder,
-    second: Folder,
-    out: Path | None = None,
-) -> None:
+def compare(first: Folder, second: Folder, out: Path | None = None) -> None:
     """Compare two runs on the same problems, with a paired test.
 
     Arguments:
@@ -288,9 +281,7 @@ def models_list() -> None:
 
 @models_app.command("get")
 @document
-def models_get(
-    name: Annotated[str, typer.Argument(autocompletion=make_completion("models"))],
-) -> None:
+def models_get(name: Annotated[str, typer.Argument(autocompletion=make_completion("models"))]) -> None:
     """Download a model, verify it and print its folder.
 
     Arguments:

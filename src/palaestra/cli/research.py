@@ -194,12 +194,7 @@ def _names(text: str) -> list[str]:
 
 
 @document
-def tasks(
-    mlgym: str = "",
-    measure: bool = False,
-    only: str = "",
-    write: str = "",
-) -> None:
+def tasks(mlgym: str = "", measure: bool = False, only: str = "", write: str = "") -> None:
     """List the research tasks with their metrics and, if measured on this machine, their baselines.
 
     Arguments:
@@ -249,10 +244,7 @@ def _measure(names: list[str], write: str) -> None:
 
 
 @document
-def leaderboard(
-    folder: Annotated[Path, typer.Argument()],
-    out: Path = Path("leaderboard.html"),
-) -> None:
+def leaderboard(folder: Annotated[Path, typer.Argument()], out: Path = Path("leaderboard.html")) -> None:
     """Write a page that compares all research runs below a folder: agents by tasks, intervals, costs and audit.
 
     Arguments:

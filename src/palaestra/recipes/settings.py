@@ -68,10 +68,7 @@ def _is_plain(value: object) -> bool:
 
 
 def resolve_settings(
-    kind: type[S],
-    settings: S | None,
-    values: Values,
-    build_settings: Callable[[Values], S] | None = None,
+    kind: type[S], settings: S | None, values: Values, build_settings: Callable[[Values], S] | None = None
 ) -> S:
     """Return the settings of a Python call, which passes either a settings object or single values as keywords.
 

@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from palaestra.core.errors import MissingExtraError, RunError, SettingsError
-from palaestra.core.process import (
-    HeldInterrupts,
-    measure_system,
-    read_launch_rank,
-    read_launch_size,
-    read_restarts,
-)
+from palaestra.core.process import HeldInterrupts, measure_system, read_launch_rank, read_launch_size, read_restarts
 from palaestra.core.records import LOCAL_SCHEME, Event, Json, Listener, Split, ignore, notice
 from palaestra.core.registry import load_plugins
 from palaestra.core.statistics import measure_changes

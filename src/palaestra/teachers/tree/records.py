@@ -273,11 +273,7 @@ def enforce(tree: TreeState, actions: Sequence[TreeAction], size: int, limits: T
     """
     asked, refused = _read_actions(tree, actions, limits)
     most = limits.most(tree, size)
-    shares = share_out(
-        size,
-        {name: float(sum(request.counts.values())) for name, request in asked.items()},
-        most,
-    )
+    shares = share_out(size, {name: float(sum(request.counts.values())) for name, request in asked.items()}, most)
     for name, share in shares.items():
         asked[name].given = share_out(share, {part: float(n) for part, n in asked[name].counts.items()})
     _spend_rest(size - sum(shares.values()), asked, most, limits)
