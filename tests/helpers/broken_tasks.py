@@ -360,6 +360,15 @@ class NoisyScore(Sums):
 
 
 @plant("semantic.verifier_determinism")
+class ComparesOneDigit(Sums):
+    """A digit of the answer, chosen at random, is compared."""
+
+    def rate(self, reference: str, text: str) -> float:
+        place = random.randrange(len(reference))
+        return float(self.read(text)[place : place + 1] == reference[place])
+
+
+@plant("semantic.verifier_determinism")
 class SeenAnswers(Sums):
     """An answer counts once: the second equal one gets nothing."""
 
