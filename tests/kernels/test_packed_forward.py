@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from palaestra.core.errors import ModelError
 from palaestra.kernels.decoder import describe
-from palaestra.kernels.gpu.attention import SegmentLengths, attend_packed, attend_padded
+from palaestra.kernels.gpu.attention import AttentionLimits, SegmentLengths, attend_packed, attend_padded
 from palaestra.kernels.operations import gather_rows, recompute_token_logprobs, rotate, swiglu
 from palaestra.kernels.packed import PackedForward
 from palaestra.kernels.sequence_forward import SequenceForward
@@ -181,10 +181,8 @@ def test_padded_attention_is_that_of_each_sequence(window: int, softcap: float, 
     )
     sinks_H = torch.randn(4, generator=generator).requires_grad_()
     segments = SegmentLengths.make(queries, keys, torch.device("cpu"))
-    results = [
-        attend(q, k, v, segments, 0.3, window, softcap, sinks_H if has_sinks else None)
-        for attend in (attend_packed, attend_padded)
-    ]
+    limits = AttentionLimits(0.3, window, softcap, sinks_H if has_sinks else None)
+    results = [attend(q, k, v, segments, limits) for attend in (attend_packed, attend_padded)]
     torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
     inputs = (q, k, v, sinks_H) if has_sinks else (q, k, v)
     weights = torch.randn(results[0].shape, generator=generator)
@@ -203,7 +201,7 @@ def test_packed_attention_is_causal_attention_of_each_sequence(dtype: torch.dtyp
         torch.randn(sum(lengths), h, width, generator=generator).to(DEVICE, dtype).requires_grad_()
         for lengths, h in ((queries, heads), (keys, shared), (keys, shared))
     )
-    mixed = attend_packed(q, k, v, SegmentLengths.make(queries, keys, torch.device(DEVICE)), 0.3)
+    mixed = attend_packed(q, k, v, SegmentLengths.make(queries, keys, torch.device(DEVICE)), AttentionLimits(0.3))
     expected = []
     for a, b, c in zip(*(torch.split(x.float(), n) for x, n in ((q, queries), (k, keys), (v, keys))), strict=True):
         mask = torch.ones(len(a), len(b), dtype=torch.bool, device=DEVICE).tril(len(b) - len(a))

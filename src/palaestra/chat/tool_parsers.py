@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from palaestra.chat.tool_formats import ParsedMessage, Schemas, ToolFormat, split_reasoning
-from palaestra.core.records import ToolCall, Values
+from palaestra.core.records import Json, ToolCall, Values
 
 _DECODER = json.JSONDecoder(strict=False)
 """Accepts line breaks inside of strings, which models often write."""
@@ -272,7 +272,7 @@ def _to_json(pairs: Sequence[tuple[str, str]], properties: Values) -> str:
     >>> _to_json([("n", "3"), ("code", "3")], {"code": {"type": "string"}})
     '{"n": 3, "code": "3"}'
     """
-    values: dict[str, Any] = dict(pairs)
+    values: Json = dict(pairs)
     for name, text in pairs:
         if properties.get(name, {}).get("type") != "string":
             with suppress(ValueError, RecursionError):

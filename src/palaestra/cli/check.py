@@ -11,7 +11,7 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from palaestra.cli.options import make_completion
+from palaestra.cli.options import document, make_completion
 from palaestra.cli.terminal import console, make_table, quiet, say
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Event
@@ -24,39 +24,34 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _COLORS = {"pass": "green", "fail": "red", "warn": "yellow", "skip": "dim"}
 
 
+@document
 def check(
-    env: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV|TASK|FOLDER",
-            help="An id, PREFIX:ID, file.py:Class, a task, a research task or its folder.",
-            autocompletion=make_completion("environments"),
-        ),
-    ],
-    task: Annotated[bool, typer.Option("--task", help="The argument is a task, for example a file of data.")] = False,
-    level: Annotated[
-        int, typer.Option(help="1: contract; 2: also the scorer; 3: also leaks and floors; 4: also learnability.")
-    ] = 3,
-    budget: Annotated[str, typer.Option(help="Maximum time, for example 90s or 5m.")] = "",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of the environment or the task, several times."),
-    ] = None,
-    oracle: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE.py:FUNCTION",
-            help="Returns the right answer of a problem, or of an environment after its reset: a text or a list of turns.",
-        ),
-    ] = "",
-    only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Only this check, several times.")] = None,
-    seed: Annotated[int, typer.Option(help="The first seed of the episodes.")] = 0,
-    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the report to this file: .json, .html, or .svg for a badge.")
-    ] = None,
+    env: Annotated[str, typer.Argument(metavar="ENV|TASK|FOLDER", autocompletion=make_completion("environments"))],
+    task: Annotated[bool, typer.Option("--task")] = False,
+    level: int = 3,
+    budget: str = "",
+    option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")] = None,
+    oracle: Annotated[str, typer.Option(metavar="FILE.py:FUNCTION")] = "",
+    only: Annotated[list[str] | None, typer.Option(metavar="CHECK")] = None,
+    seed: int = 0,
+    json_: Annotated[bool, typer.Option("--json")] = False,
+    out: Path | None = None,
 ) -> None:
-    """Find the faults of an environment or a task: its contract, scorer, leaks and floors. Exit code 1 if a check fails."""
+    """Find the faults of an environment or a task: its contract, scorer, leaks and floors. Exit code 1 if a check fails.
+
+    Arguments:
+        env: An id, PREFIX:ID, file.py:Class, a task, a research task or its folder.
+        task: The argument is a task, for example a file of data.
+        level: 1: contract; 2: also the scorer; 3: also leaks and floors; 4: also learnability.
+        budget: Maximum time, for example 90s or 5m.
+        option: An option of the environment or the task, several times.
+        oracle: Returns the right answer of a problem, or of an environment after its reset: a text or a list of
+            turns.
+        only: Only this check, several times.
+        seed: The first seed of the episodes.
+        json_: Print the report as JSON.
+        out: Write the report to this file: .json, .html, or .svg for a badge.
+    """
     from palaestra.core.registry import load_reference
     from palaestra.recipes.check.recipe import check_subject, describe_plan, plan_checks
     from palaestra.recipes.check.subjects import make_subject

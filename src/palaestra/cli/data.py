@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from palaestra.cli.options import document
 from palaestra.cli.terminal import quiet, say
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Split
@@ -18,17 +19,19 @@ MAX_SHOWN = 600
 """Characters of an example that are shown."""
 
 
+@document
 def data(
-    path: Annotated[str, typer.Argument(metavar="FILE|FOLDER|hf:NAME", help="The data, as for --task.")],
-    task_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="An option of the task, several times: question=COLUMN, scorer=number, ..."
-        ),
-    ] = None,
-    model: Annotated[str, typer.Option(help="The model whose tokens are counted.")] = "nano",
+    path: Annotated[str, typer.Argument(metavar="FILE|FOLDER|hf:NAME")],
+    task_option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")] = None,
+    model: str = "nano",
 ) -> None:
-    """Show what a file of your own will ask, and how answers will be scored."""
+    """Show what a file of your own will ask, and how answers will be scored.
+
+    Arguments:
+        path: The data, as for --task.
+        task_option: An option of the task, several times: question=COLUMN, scorer=number, ...
+        model: The model whose tokens are counted.
+    """
     from palaestra.models import registry as models
     from palaestra.recipes.settings import parse_options
     from palaestra.tasks.base import make_task

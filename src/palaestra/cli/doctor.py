@@ -16,6 +16,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from palaestra.cli.options import document
 from palaestra.cli.terminal import quiet, say
 from palaestra.models.registry import cache_folder
 
@@ -43,12 +44,13 @@ class MachineCheck(NamedTuple):
     needed: bool = False
 
 
-def doctor(
-    self_test: Annotated[
-        bool, typer.Option("--self-test/--no-self-test", help="Sample, train and run a sandbox for about ten seconds.")
-    ] = True,
-) -> None:
-    """Check Python, torch, GPU, sandbox, extras, disk and cache, and test them. Exit code 1 if something needed fails."""
+@document
+def doctor(self_test: Annotated[bool, typer.Option("--self-test/--no-self-test")] = True) -> None:
+    """Check Python, torch, GPU, sandbox, extras, disk and cache, and test them. Exit code 1 if something needed fails.
+
+    Arguments:
+        self_test: Sample, train and run a sandbox for about ten seconds.
+    """
     quiet()
     broken = False
     for check in run_checks(self_test):

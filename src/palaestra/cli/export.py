@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from palaestra.cli.options import document
 from palaestra.cli.terminal import console, quiet, say
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Json
@@ -21,54 +22,34 @@ RUN_TARGETS = ("dataset", "model")
 """The values of `--to` for runs. The others are the names of `EXPORTERS`."""
 
 
+@document
 def export(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="ENV|RUN", help="A turn environment, as --env of `palaestra train`, or a run folder."),
-    ],
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="TARGET",
-            help="For an environment a library, see `palaestra list exporters`. For a run: dataset (trajectories, lessons "
-            "and evaluations) or model (the trained student or policy), as a folder for the Hugging Face hub; or its episodes "
-            "as atif (Harbor) or otel (OpenTelemetry), one file each.",
-        ),
-    ],
-    out: Annotated[
-        str, typer.Option(help="The folder to write; by default the name of the package, or RUN/exported-TARGET.")
-    ] = "",
-    env_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="An option of the environment, several times.", rich_help_panel=PACKAGE
-        ),
-    ] = None,
-    name: Annotated[
-        str, typer.Option(help="The name of the package; by default from the id.", rich_help_panel=PACKAGE)
-    ] = "",
-    check: Annotated[
-        int | None,
-        typer.Option(
-            metavar="LEVEL",
-            help="Run `palaestra check` up to this level first, and write nothing if a check fails; by default 3, 0 skips it.",
-            rich_help_panel=PACKAGE,
-        ),
-    ] = None,
-    push: Annotated[
-        str,
-        typer.Option(
-            help="Push it to this repository of the hub (owner/name); needs HF_TOKEN or a login.", rich_help_panel=HUB
-        ),
-    ] = "",
-    private: Annotated[
-        bool, typer.Option("--private", help="Create the repository as a private one.", rich_help_panel=HUB)
-    ] = False,
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Merge a LoRA adapter into its base model.", rich_help_panel=HUB)
-    ] = False,
+    source: Annotated[str, typer.Argument(metavar="ENV|RUN")],
+    to: Annotated[str, typer.Option(metavar="TARGET")],
+    out: str = "",
+    env_option: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", rich_help_panel=PACKAGE)] = None,
+    name: Annotated[str, typer.Option(rich_help_panel=PACKAGE)] = "",
+    check: Annotated[int | None, typer.Option(metavar="LEVEL", rich_help_panel=PACKAGE)] = None,
+    push: Annotated[str, typer.Option(rich_help_panel=HUB)] = "",
+    private: Annotated[bool, typer.Option("--private", rich_help_panel=HUB)] = False,
+    merge: Annotated[bool, typer.Option("--merge", rich_help_panel=HUB)] = False,
 ) -> None:
-    """Write a turn environment as a package for another library, or a run as a dataset, a model or trajectories."""
+    """Write a turn environment as a package for another library, or a run as a dataset, a model or trajectories.
+
+    Arguments:
+        source: A turn environment, as --env of `palaestra train`, or a run folder.
+        to: For an environment a library, see `palaestra list exporters`. For a run: dataset (trajectories,
+            lessons and evaluations) or model (the trained student or policy), as a folder for the Hugging Face
+            hub; or its episodes as atif (Harbor) or otel (OpenTelemetry), one file each.
+        out: The folder to write; by default the name of the package, or RUN/exported-TARGET.
+        env_option: An option of the environment, several times.
+        name: The name of the package; by default from the id.
+        check: Run `palaestra check` up to this level first, and write nothing if a check fails; by default 3, 0
+            skips it.
+        push: Push it to this repository of the hub (owner/name); needs HF_TOKEN or a login.
+        private: Create the repository as a private one.
+        merge: Merge a LoRA adapter into its base model.
+    """
     given = {
         "--env-option": env_option,
         "--name": name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from traceback import print_exception
 from typing import Annotated
@@ -22,8 +21,8 @@ from palaestra.cli.doctor import doctor
 from palaestra.cli.export import export
 from palaestra.cli.listing import KINDS, list_entries
 from palaestra.cli.new import new
-from palaestra.cli.options import make_completion
-from palaestra.cli.recipes import Learners, finish_evaluate, finish_teach, finish_train
+from palaestra.cli.options import document, make_completion
+from palaestra.cli.recipes import Learners
 from palaestra.cli.serve import serve
 from palaestra.cli.terminal import (
     LOOK,
@@ -43,7 +42,8 @@ from palaestra.cli.terminal import (
 from palaestra.cli.view import view
 from palaestra.core.errors import SettingsError, UnknownNameError
 from palaestra.core.process import raise_on_sigterm, read_launch_rank
-from palaestra.core.records import Json, ignore
+from palaestra.core.records import Json
+from palaestra.core.registry import load_reference
 from palaestra.interrupts import INTERRUPTED
 from palaestra.recipes.progress import RunProgress, TrainProgress, plain_console
 
@@ -66,36 +66,45 @@ app.command(rich_help_panel=START)(data)
 app.command(rich_help_panel=LOOK)(export)
 recipes.register(app)
 
+_FINISH = {
+    "TrainResult": "palaestra.cli.recipes:finish_train",
+    "TeachResult": "palaestra.cli.recipes:finish_teach",
+    "EvaluateResult": "palaestra.cli.recipes:finish_evaluate",
+    "ResearchResult": "palaestra.cli.research:finish",
+    "BenchResult": "palaestra.cli.research:finish_bench",
+}
+"""What prints the result of a resumed run, as `module:name`."""
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
 @app.command(rich_help_panel=RUNS)
+@document
 def resume(
     run: Folder,
-    seed: Annotated[int | None, typer.Option(help="Raises an error if it is not the seed of the run.")] = None,
-    max_cost: Annotated[float | None, typer.Option(help="A new cost limit in dollars (teach, evaluate).")] = None,
-    max_calls: Annotated[int | None, typer.Option(help="A new limit on model calls (teach).")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="A new limit on the tokens of these calls (teach).")] = None,
-    categories: Annotated[
-        int | None, typer.Option(help="A new number of discovered skills, before the first lesson (teach).")
-    ] = None,
-    executor: Annotated[
-        str | None, typer.Option(help="Another executor, for example a new cluster (train, teach, evaluate, bench).")
-    ] = None,
-    parallel: Annotated[
-        str | None, typer.Option(metavar="ddp|fsdp", help="Another way to use several processes (train).")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="Another device, for example cpu (train).")] = None,
+    seed: int | None = None,
+    max_cost: float | None = None,
+    max_calls: int | None = None,
+    max_tokens: int | None = None,
+    categories: int | None = None,
+    executor: str | None = None,
+    parallel: Annotated[str | None, typer.Option(metavar="ddp|fsdp")] = None,
+    device: str | None = None,
     learners: Learners = 0,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", help="Run the code that the run names, although you have not started it on this machine."
-        ),
-    ] = False,
+    trust: Annotated[bool, typer.Option("--trust")] = False,
 ) -> None:
-    """Resume a run that was stopped or killed. The result is the same as without the interruption."""
-    from palaestra.recipes.research import bench
+    """Resume a run that was stopped or killed. The result is the same as without the interruption.
+
+    Arguments:
+        seed: Raises an error if it is not the seed of the run.
+        max_cost: A new cost limit in dollars (teach, evaluate).
+        max_calls: A new limit on model calls (teach).
+        max_tokens: A new limit on the tokens of these calls (teach).
+        categories: A new number of discovered skills, before the first lesson (teach).
+        executor: Another executor, for example a new cluster (train, teach, evaluate, bench).
+        parallel: Another way to use several processes (train).
+        device: Another device, for example cpu (train).
+        trust: Run the code that the run names, although you have not started it on this machine.
+    """
     from palaestra.recipes.resume import resume as resume_run
     from palaestra.runs.run import Run
 
@@ -103,50 +112,30 @@ def resume(
     options |= {"categories": categories, "executor": executor, "parallel": parallel, "device": device}
     changes = {name: value for name, value in options.items() if value is not None}
     quiet()
-    if (run / bench.PLAN).exists():
-        from palaestra.cli.research import finish_bench
+    if seed is not None:
+        with Run.open(run, read_only=True) as opened:
+            known = opened.settings.get("seed")
+        if seed != known:
+            raise SettingsError(f"expected the run's seed {known}; got --seed {seed}; leave --seed out")
+    if learners:
+        from palaestra.recipes.train.learners import resume_on_ray
 
-        with RunProgress(console) as progress:
-            finish_bench(resume_run(run, listener=progress, trust=trust, **changes))
-        return
-    with Run.open(run, read_only=True) as opened:
-        recipe, settings = opened.recipe, opened.settings
-    if seed is not None and seed != settings.get("seed"):
-        raise SettingsError(f"expected the run's seed {settings.get('seed')}; got --seed {seed}; leave --seed out")
-    if read_launch_rank() > 0:
-        resume_run(run, listener=ignore, trust=trust, **changes)
-        return
-    with TrainProgress(console) if recipe == "train" else RunProgress(console, settings.get("rounds", 0)) as progress:
-        if learners:
-            from palaestra.recipes.train.learners import resume_on_ray
-
+        with TrainProgress(console) as progress:
             result = resume_on_ray(run, learners, listener=progress, trust=trust, **changes)
-        else:
-            result = resume_run(run, listener=progress, trust=trust, **changes)
-    finish_run: dict[str, Callable[..., None]] = {
-        "teach": finish_teach,
-        "evaluate": finish_evaluate,
-        "train": finish_train,
-    }
-    if recipe == "research":
-        from palaestra.cli.research import finish
-
-        finish_run["research"] = finish
-    finish_run[recipe](result)
+    else:
+        result = resume_run(run, progress=console, trust=trust, **changes)
+    if read_launch_rank() == 0:
+        load_reference(_FINISH[type(result).__name__])(result)
 
 
 @app.command(rich_help_panel=RUNS)
-def report(
-    run: Folder,
-    figures: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FORMAT",
-            help="Also write the figures (svg, png) or the tables (csv, tex) as files. May be repeated.",
-        ),
-    ] = None,
-) -> None:
-    """Write report.html of a run, a study or a bench, finished or not."""
+@document
+def report(run: Folder, figures: Annotated[list[str] | None, typer.Option(metavar="FORMAT")] = None) -> None:
+    """Write report.html of a run, a study or a bench, finished or not.
+
+    Arguments:
+        figures: Also write the figures (svg, png) or the tables (csv, tex) as files. May be repeated.
+    """
     from palaestra.report import write_figures, write_report
 
     say(f"report: {write_report(run)}")
@@ -168,12 +157,13 @@ def diagnose(run: Folder) -> None:
 
 
 @app.command(rich_help_panel=MEASURE)
-def compare(
-    first: Folder,
-    second: Folder,
-    out: Annotated[Path | None, typer.Option(help="Write the comparison as an HTML page to this file.")] = None,
-) -> None:
-    """Compare two runs on the same problems, with a paired test."""
+@document
+def compare(first: Folder, second: Folder, out: Path | None = None) -> None:
+    """Compare two runs on the same problems, with a paired test.
+
+    Arguments:
+        out: Write the comparison as an HTML page to this file.
+    """
     from palaestra.cli.terminal import comparison_table
     from palaestra.recipes.evaluate.compare import compare as compare_runs
     from palaestra.report import write_comparison
@@ -187,29 +177,26 @@ def compare(
 
 
 @app.command(rich_help_panel=MEASURE)
+@document
 def rescore(
     run: Folder,
-    reward: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE.py:FUNCTION", help="A reward function as of `palaestra train`, several times."),
-    ] = None,
-    reward_weight: Annotated[list[float] | None, typer.Option(help="The weight of each reward.")] = None,
-    scorer: Annotated[
-        str,
-        typer.Option(
-            help="A scorer: number, judge:MODEL, FILE.py:FUNCTION, ...; by default the run's own, as it is now."
-        ),
-    ] = "",
-    episode: Annotated[str, typer.Option(metavar="NAME", help="Only this episode, with its texts.")] = "",
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", help="Run the code that the run names, although you have not started it on this machine."
-        ),
-    ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the result with all values as JSON.")] = False,
+    reward: Annotated[list[str] | None, typer.Option(metavar="FILE.py:FUNCTION")] = None,
+    reward_weight: list[float] | None = None,
+    scorer: str = "",
+    episode: Annotated[str, typer.Option(metavar="NAME")] = "",
+    trust: Annotated[bool, typer.Option("--trust")] = False,
+    json_: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
-    """Score the stored episodes of a run with another reward or scorer, and compare with the old values. Samples nothing."""
+    """Score the stored episodes of a run with another reward or scorer, and compare with the old values. Samples nothing.
+
+    Arguments:
+        reward: A reward function as of `palaestra train`, several times.
+        reward_weight: The weight of each reward.
+        scorer: A scorer: number, judge:MODEL, FILE.py:FUNCTION, ...; by default the run's own, as it is now.
+        episode: Only this episode, with its texts.
+        trust: Run the code that the run names, although you have not started it on this machine.
+        json_: Print the result with all values as JSON.
+    """
     from palaestra.cli.terminal import rescoring_tables
     from palaestra.recipes.evaluate.rescore import rescore as rescore_run
     from palaestra.recipes.evaluate.rescore import write_rescoring
@@ -293,12 +280,13 @@ def models_list() -> None:
 
 
 @models_app.command("get")
-def models_get(
-    name: Annotated[
-        str, typer.Argument(help="A registered name or a hub id.", autocompletion=make_completion("models"))
-    ],
-) -> None:
-    """Download a model, verify it and print its folder."""
+@document
+def models_get(name: Annotated[str, typer.Argument(autocompletion=make_completion("models"))]) -> None:
+    """Download a model, verify it and print its folder.
+
+    Arguments:
+        name: A registered name or a hub id.
+    """
     from palaestra.models.registry import get
 
     quiet()

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from palaestra.cli.options import document
 from palaestra.cli.terminal import say
 from palaestra.core.errors import SettingsError, UnknownNameError
 from palaestra.runs.files import check_empty_folder
@@ -30,17 +31,21 @@ _GROUPS = {"env": "", "task": "palaestra.tasks", "teacher": "palaestra.teachers"
 """The entry point group of each kind that is a package; environments have none, they are named `module:Class`."""
 
 
+@document
 def new(
     kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="|".join(NEW_KINDS), help="What to make.", autocompletion=lambda incomplete: list(NEW_KINDS)
-        ),
+        str, typer.Argument(metavar="|".join(NEW_KINDS), autocompletion=lambda incomplete: list(NEW_KINDS))
     ],
-    name: Annotated[str, typer.Argument(help="Lower-case words with hyphens or underscores, for example my-game.")],
-    out: Annotated[str, typer.Option(help="The folder to write; by default the name.")] = "",
+    name: Annotated[str, typer.Argument()],
+    out: str = "",
 ) -> None:
-    """Make a small package or folder for your own environment, task, teacher, reward or research task, with tests."""
+    """Make a small package or folder for your own environment, task, teacher, reward or research task, with tests.
+
+    Arguments:
+        kind: What to make.
+        name: Lower-case words with hyphens or underscores, for example my-game.
+        out: The folder to write; by default the name.
+    """
     from palaestra.integrations.export.base import render_templates, write_texts
 
     if kind not in NEW_KINDS:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -17,48 +18,19 @@ from palaestra.cli.listing import list_entries
 from palaestra.cli.terminal import announce_loading, show_options
 from palaestra.core.records import Values
 from palaestra.core.registry import load_plugins
+from palaestra.core.settings import describe_fields
 from palaestra.recipes.settings import ExecutorSettings, build, load_values, parse_options
 
+P = ParamSpec("P")
+R = TypeVar("R")
 PANELS = (
-    "Task",
-    "Model",
-    "Teacher",
-    "Agent",
-    "Learning",
-    "Sampling",
-    "Rollouts",
-    "Evaluation",
-    "Limits on model calls",
-    "Run",
+    "Task", "Model", "Teacher", "Agent", "Learning", "Sampling", "Rollouts", "Evaluation", "Limits on model calls", "Run",
     "Cluster",
-)
+)  # fmt: skip
 """The panels of `--help`, in the order of use."""
 HELP_ALL = "--help-all"
 USUAL = ("out", "seeds", "tasks", "agents")
 """Parameters of commands, beside their settings, that `--help` shows."""
-EXAMPLES = {
-    "train": (
-        "palaestra train --env palaestra/CoT-v0 --model nano",
-        "palaestra train --prompts data.jsonl --reward my_rewards.py:length",
-        "palaestra train --env CartPole-v1 --iterations 40",
-    ),
-    "teach": (
-        "palaestra teach --task data.jsonl --student smollm2",
-        "palaestra teach --teacher skill_tree --rounds 3 --seeds 5",
-        "palaestra teach --writer openai:gpt-4o-mini --max-cost 2",
-    ),
-    "evaluate": (
-        "palaestra evaluate --task data.jsonl --model smollm2",
-        "palaestra evaluate --model runs/my-run --limit 100",
-        "palaestra evaluate --model openai:gpt-4o-mini --max-cost 1",
-    ),
-    "research": (
-        "palaestra research --task grid_maze --agent baseline",
-        "palaestra research --model openai:gpt-4o-mini --max-cost 1",
-        "palaestra research bench --tasks all --agents baseline,reference",
-    ),
-}
-"""Examples that end the help of a command."""
 SettingsFile = Annotated[
     Path | None,
     typer.Option(
@@ -80,15 +52,16 @@ _HelpAll = Annotated[
     bool, typer.Option(HELP_ALL, is_eager=True, callback=_show_all, help="Show every option and exit.")
 ]
 
-_CLUSTER = ExecutorSettings.__dataclass_fields__
-ExecutorName = Annotated[
-    str, typer.Option("--executor", help=_CLUSTER["executor"].metadata["help"], rich_help_panel="Cluster")
-]
-WorkerCpus = Annotated[float, typer.Option(help=_CLUSTER["worker_cpus"].metadata["help"], rich_help_panel="Cluster")]
-WorkerGpus = Annotated[float, typer.Option(help=_CLUSTER["worker_gpus"].metadata["help"], rich_help_panel="Cluster")]
-WorkerMemory = Annotated[
-    float, typer.Option(help=_CLUSTER["worker_memory"].metadata["help"], rich_help_panel="Cluster")
-]
+
+def _option(name: str) -> Any:
+    """The option of a setting of executors, for commands whose parameters it is."""
+    return typer.Option(help=describe_fields(ExecutorSettings)[name], rich_help_panel="Cluster")
+
+
+ExecutorName = Annotated[str, _option("executor")]
+WorkerCpus = Annotated[float, _option("worker_cpus")]
+WorkerGpus = Annotated[float, _option("worker_gpus")]
+WorkerMemory = Annotated[float, _option("worker_memory")]
 
 
 def from_settings(
@@ -148,7 +121,7 @@ def from_settings(
         command(settings, **rest, **({"grid": grid} if several else {}))
 
     call.__signature__ = inspect.Signature([*options, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own)])  # type: ignore[attr-defined]
-    call.__doc__ = command.__doc__
+    call.__doc__ = split_examples(command)[0]
     return call
 
 
@@ -168,7 +141,7 @@ def make_options(
         presets: fields whose default depends on the environment.
         hidden: whether the options are left out of `--help`.
     """
-    hints = get_type_hints(kind)
+    hints, texts = get_type_hints(kind), describe_fields(kind)  # type: ignore[arg-type]
     options = []
     for f in fields(kind):
         if f.name in without or not f.metadata.get("option", True):
@@ -190,7 +163,7 @@ def make_options(
             flag += f"/--no-{name}"
         option = typer.Option(
             flag,
-            help=f.metadata["help"],
+            help=texts[f.name],
             metavar=metavar,
             show_default="by environment" if f.name in presets else _describe_default(f.default),
             rich_help_panel=panels[f.name],
@@ -238,9 +211,28 @@ def _remove_none(hint: Any) -> Any:
     return kind
 
 
-def format_examples(command: str) -> str | None:
-    """Return the examples of a command for the end of its help, if it has any."""
-    return "\n\n".join(("Examples:", *EXAMPLES[command])) if command in EXAMPLES else None
+def document(function: Callable[P, R]) -> Callable[P, R]:
+    """Let the parameters of a command have the help that the section `Arguments` of its docstring gives."""
+    text, _, arguments = (inspect.getdoc(function) or "").partition("\n\nArguments:\n")
+    texts = dict(re.findall(r"^    (\w+): (.+(?:\n     .+)*)", arguments, re.MULTILINE))
+    signature = inspect.signature(function, eval_str=True)
+    parameters = []
+    for p in signature.parameters.values():
+        hint, info = get_args(p.annotation) if get_origin(p.annotation) is Annotated else (p.annotation, typer.Option())
+        if p.name in texts:
+            info = copy(info)
+            info.help = " ".join(texts[p.name].split())
+            p = p.replace(annotation=Annotated[hint, info])
+        parameters.append(p)
+    function.__doc__ = text
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
+
+
+def split_examples(function: Callable[..., object]) -> tuple[str, str | None]:
+    """Split the docstring of a command into the text of its help and the examples that end it, if there are any."""
+    text, heading, examples = (inspect.getdoc(function) or "").partition("\n\nExamples:\n")
+    return text, "\n\n".join(("Examples:", *map(str.strip, examples.splitlines()))) if heading else None
 
 
 def name_flag(name: str) -> str:

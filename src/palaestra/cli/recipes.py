@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from palaestra.cli.options import TrainCommand, format_examples, from_settings
+from palaestra.cli.options import TrainCommand, from_settings, split_examples
 from palaestra.cli.terminal import LEARN, MEASURE, add_lazy_command, announce_loading, console, quiet, say
 from palaestra.core.errors import RunError
 from palaestra.core.process import read_launch_rank
@@ -67,21 +67,29 @@ def _add(
         several: the names of the options that take several values, as `module:name`.
     """
 
+    text, examples = split_examples(function)
+
     def build() -> TyperCommand:
         single = typer.Typer(add_completion=False)
         names = load_reference(several) if several else ()
         build_settings = load_reference(make) if make else None
         call = from_settings(load_reference(settings), function, names, build_settings=build_settings)
-        single.command(name, cls=kind, epilog=format_examples(name))(call)
+        single.command(name, cls=kind, epilog=examples)(call)
         command = typer.main.get_command(single)
         assert isinstance(command, TyperCommand)
         return command
 
-    add_lazy_command(app, name, panel, function.__doc__ or "", build)
+    add_lazy_command(app, name, panel, text, build)
 
 
 def _train(settings: Any, out: Out = "", learners: Learners = 0) -> None:
-    """Train a policy in an environment by reinforcement learning: PPO, GRPO, RLOO or REINFORCE."""
+    """Train a policy in an environment by reinforcement learning: PPO, GRPO, RLOO or REINFORCE.
+
+    Examples:
+        palaestra train --env palaestra/CoT-v0 --model nano
+        palaestra train --prompts data.jsonl --reward my_rewards.py:length
+        palaestra train --env CartPole-v1 --iterations 40
+    """
     from palaestra.recipes.train import recipe as train
 
     quiet()
@@ -145,6 +153,11 @@ def _teach(settings: Any, out: Out = "", seeds: Seeds = 1, grid: Mapping[str, li
 
     Several seeds, or several values separated by commas (--teacher a,b --state on,off), run a study. The runs of a
     study are distributed by --executor; in a single run, the workers score answers and write with a local writer.
+
+    Examples:
+        palaestra teach --task data.jsonl --student smollm2
+        palaestra teach --teacher skill_tree --rounds 3 --seeds 5
+        palaestra teach --writer openai:gpt-4o-mini --max-cost 2
     """
     from palaestra.recipes.teach import recipe as teach
 
@@ -210,7 +223,13 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -
 
 
 def _evaluate(settings: Any, out: Out = "") -> None:
-    """Measure the accuracy of a model on a task, by skill, with intervals."""
+    """Measure the accuracy of a model on a task, by skill, with intervals.
+
+    Examples:
+        palaestra evaluate --task data.jsonl --model smollm2
+        palaestra evaluate --model runs/my-run --limit 100
+        palaestra evaluate --model openai:gpt-4o-mini --max-cost 1
+    """
     from palaestra.recipes.evaluate import recipe as evaluate
 
     quiet()

@@ -12,7 +12,15 @@ import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
-from palaestra.cli.options import ExecutorName, WorkerCpus, WorkerGpus, WorkerMemory, format_examples, from_settings
+from palaestra.cli.options import (
+    ExecutorName,
+    WorkerCpus,
+    WorkerGpus,
+    WorkerMemory,
+    document,
+    from_settings,
+    split_examples,
+)
 from palaestra.cli.terminal import console, quiet, say
 from palaestra.core.errors import RunError, SettingsError
 from palaestra.interrupts import INTERRUPTED
@@ -25,31 +33,14 @@ if TYPE_CHECKING:
     from palaestra.recipes.research.recipe import ResearchResult
 
 NAMED = ("task", "agent", "seed")
-CALLS = (
-    "model",
-    "max_cost",
-    "max_calls",
-    "max_tokens",
-    "call_timeout",
-    "context",
-    "answer_tokens",
-    "temperature",
-    "top_p",
-)
-OF_THE_AGENT = (*CALLS, "agent", "tools", "parser", "history", "format_errors", "format_penalty", "cache", "device")
+OF_THE_AGENT = (
+    "model", "max_cost", "max_calls", "max_tokens", "call_timeout", "context", "answer_tokens", "temperature", "top_p",
+    "agent", "tools", "parser", "history", "format_errors", "format_penalty", "cache", "device",
+)  # fmt: skip
 """Settings that do not apply to an MCP client, which is the agent itself."""
 SILENT = "0 messages: the agent wrote nothing; its score is that of the starter files"
 
 Out = Annotated[str, typer.Option(help="The run folder; by default a new one below runs/.")]
-BenchOut = Annotated[str, typer.Option(help="The folder of the bench. Repeat it to continue a stopped bench.")]
-Tasks = Annotated[str, typer.Option(help="Comma-separated tasks, or all.")]
-Agents = Annotated[str, typer.Option(help="Comma-separated agents: baseline,model:NAME,script:FILE.")]
-SeedCount = Annotated[int, typer.Option(help="Runs of every agent on every task, with different seeds.")]
-FirstSeed = Annotated[int, typer.Option(help="The first seed.")]
-Workers = Annotated[int, typer.Option(help="Parallel runs.")]
-TotalCost = Annotated[
-    float, typer.Option(help="Maximum dollars of all runs together (--max-cost is per run); 0: no limit.")
-]
 
 
 def finish(result: ResearchResult) -> None:
@@ -109,7 +100,13 @@ def finish_bench(result: BenchResult) -> None:
 
 
 def _research(settings: Any, caller: typer.Context, out: Out = "") -> None:
-    """Run an agent on a research task in a sandbox and compare its submission with the baseline."""
+    """Run an agent on a research task in a sandbox and compare its submission with the baseline.
+
+    Examples:
+        palaestra research --task grid_maze --agent baseline
+        palaestra research --model openai:gpt-4o-mini --max-cost 1
+        palaestra research bench --tasks all --agents baseline,reference
+    """
     from palaestra.recipes.research import recipe as research
 
     if caller.invoked_subcommand is not None:
@@ -129,21 +126,32 @@ def _research(settings: Any, caller: typer.Context, out: Out = "") -> None:
     finish(result)
 
 
+@document
 def _bench(
     settings: Any,
-    tasks: Tasks,
-    agents: Agents,
-    seeds: SeedCount = 1,
-    seed: FirstSeed = 0,
-    workers: Workers = 1,
-    total_cost: TotalCost = 0.0,
+    tasks: str,
+    agents: str,
+    seeds: int = 1,
+    seed: int = 0,
+    workers: int = 1,
+    total_cost: float = 0.0,
     executor: ExecutorName = INLINE,
     worker_cpus: WorkerCpus = 1.0,
     worker_gpus: WorkerGpus = 0.0,
     worker_memory: WorkerMemory = 0.0,
-    out: BenchOut = "",
+    out: str = "",
 ) -> None:
-    """Run tasks x agents x seeds and compare the agents by performance profiles. A stopped bench can be continued."""
+    """Run tasks x agents x seeds and compare the agents by performance profiles. A stopped bench can be continued.
+
+    Arguments:
+        tasks: Comma-separated tasks, or all.
+        agents: Comma-separated agents: baseline,model:NAME,script:FILE.
+        seeds: Runs of every agent on every task, with different seeds.
+        seed: The first seed.
+        workers: Parallel runs.
+        total_cost: Maximum dollars of all runs together (--max-cost is per run); 0: no limit.
+        out: The folder of the bench. Repeat it to continue a stopped bench.
+    """
     from palaestra.recipes.research.bench import bench
 
     quiet()
@@ -185,17 +193,16 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def tasks(
-    mlgym: Annotated[str, typer.Option(help="List the tasks of this MLGym checkout instead.")] = "",
-    measure: Annotated[
-        bool, typer.Option(help="Measure the baseline and reference of each task; takes minutes.")
-    ] = False,
-    only: Annotated[str, typer.Option(help="Comma-separated tasks.")] = "",
-    write: Annotated[
-        str, typer.Option(help="With --measure: replace the table in this Markdown page, for example docs/tasks.md.")
-    ] = "",
-) -> None:
-    """List the research tasks with their metrics and, if measured on this machine, their baselines."""
+@document
+def tasks(mlgym: str = "", measure: bool = False, only: str = "", write: str = "") -> None:
+    """List the research tasks with their metrics and, if measured on this machine, their baselines.
+
+    Arguments:
+        mlgym: List the tasks of this MLGym checkout instead.
+        measure: Measure the baseline and reference of each task; takes minutes.
+        only: Comma-separated tasks.
+        write: With --measure: replace the table in this Markdown page, for example docs/tasks.md.
+    """
     from palaestra.research.tasks.task import load_task, task_names
     from palaestra.research.workspace.workspace import read_baseline
 
@@ -236,11 +243,14 @@ def _measure(names: list[str], write: str) -> None:
         say(table)
 
 
-def leaderboard(
-    folder: Annotated[Path, typer.Argument(help="The folder with the runs, for example runs.")],
-    out: Annotated[Path, typer.Option(help="The HTML page.")] = Path("leaderboard.html"),
-) -> None:
-    """Write a page that compares all research runs below a folder: agents by tasks, intervals, costs and audit."""
+@document
+def leaderboard(folder: Annotated[Path, typer.Argument()], out: Path = Path("leaderboard.html")) -> None:
+    """Write a page that compares all research runs below a folder: agents by tasks, intervals, costs and audit.
+
+    Arguments:
+        folder: The folder with the runs, for example runs.
+        out: The HTML page.
+    """
     from palaestra.report import write_leaderboard
 
     say(f"leaderboard: {write_leaderboard(folder, out)}")
@@ -271,7 +281,7 @@ def build_commands() -> TyperGroup:
         subcommand_metavar="[bench|leaderboard|tasks|mcp]",
         add_completion=False,
         help="Run an agent on a research task.",
-        epilog=format_examples("research"),
+        epilog=split_examples(_research)[1],
     )
     app.callback(invoke_without_command=True)(from_settings(ResearchSettings, _research))
     app.command("tasks")(tasks)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from palaestra.cli.options import document
 from palaestra.cli.terminal import quiet
 from palaestra.core.access import is_loopback, list_host_names, list_urls, listen
 from palaestra.core.errors import MissingExtraError, SettingsError
@@ -18,72 +19,53 @@ if TYPE_CHECKING:
     from palaestra.serving.server import OpenAIServer
 
 
+@document
 def serve(
-    model: Annotated[
-        str, typer.Option(help="The model: a registered name, a folder, a hub id or a run folder.")
-    ] = "nano",
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 8000,
-    api_key: Annotated[
-        str,
-        typer.Option(
-            envvar="PALAESTRA_API_KEY",
-            help="The key that clients must send. Default: none on localhost, a random one on other addresses.",
-        ),
-    ] = "",
-    max_tokens: Annotated[
-        int, typer.Option(min=1, help="Maximum completion tokens of requests that set no limit.")
-    ] = 512,
-    max_batch: Annotated[int, typer.Option(min=1, help="Maximum completions in a batch.")] = 128,
-    max_wait: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            help="Seconds without a new request after which a batch starts, for engines other than transformers.",
-        ),
-    ] = 0.01,
-    max_body: Annotated[
-        int, typer.Option(min=1, help="Maximum MiB of a request's body; a larger one has status 413.")
-    ] = 32,
-    max_characters: Annotated[
-        int, typer.Option(min=1, help="Maximum characters of a request's prompts or messages.")
-    ] = 10 * 2**20,
-    max_prompts: Annotated[int, typer.Option(min=1, help="Maximum completions of a request: prompts times n.")] = 2048,
-    max_requests: Annotated[
-        int, typer.Option(min=1, help="Maximum open requests; a further one has status 429.")
-    ] = 1024,
-    device: Annotated[str, typer.Option(help="The device of a local model, for example cuda.")] = "",
-    capture: Annotated[
-        bool,
-        typer.Option(
-            "--capture",
-            help="Record the exact tokens of calls to /sessions/NAME/v1, one session per episode of an agent.",
-        ),
-    ] = False,
-    env: Annotated[
-        str, typer.Option(help="With --capture: a turn environment for each session, at /sessions/NAME/env.")
-    ] = "",
-    env_option: Annotated[
-        list[str] | None, typer.Option(help="Option of the environment as name=value (value in JSON).")
-    ] = None,
-    max_sessions: Annotated[
-        int, typer.Option(min=1, help="With --capture: maximum open sessions; a further one has status 429.")
-    ] = 1024,
-    trajectories: Annotated[
-        Path | None, typer.Option(help="With --capture: append each ended session to this JSONL file.")
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option(min=0.01, help="With --capture: the sampling temperature of calls without one.")
-    ] = 1.0,
-    override_sampling: Annotated[
-        bool,
-        typer.Option(
-            "--override-sampling", help="With --capture: replace the sampling parameters of calls by the policy's."
-        ),
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="With --capture: the seed of samples and episodes.")] = 0,
+    model: str = "nano",
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    api_key: Annotated[str, typer.Option(envvar="PALAESTRA_API_KEY")] = "",
+    max_tokens: Annotated[int, typer.Option(min=1)] = 512,
+    max_batch: Annotated[int, typer.Option(min=1)] = 128,
+    max_wait: Annotated[float, typer.Option(min=0.0)] = 0.01,
+    max_body: Annotated[int, typer.Option(min=1)] = 32,
+    max_characters: Annotated[int, typer.Option(min=1)] = 10 * 2**20,
+    max_prompts: Annotated[int, typer.Option(min=1)] = 2048,
+    max_requests: Annotated[int, typer.Option(min=1)] = 1024,
+    device: str = "",
+    capture: Annotated[bool, typer.Option("--capture")] = False,
+    env: str = "",
+    env_option: list[str] | None = None,
+    max_sessions: Annotated[int, typer.Option(min=1)] = 1024,
+    trajectories: Path | None = None,
+    temperature: Annotated[float, typer.Option(min=0.01)] = 1.0,
+    override_sampling: Annotated[bool, typer.Option("--override-sampling")] = False,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Serve a model with OpenAI's API (chat completions, completions, models) until Ctrl-C."""
+    """Serve a model with OpenAI's API (chat completions, completions, models) until Ctrl-C.
+
+    Arguments:
+        model: The model: a registered name, a folder, a hub id or a run folder.
+        host: The address to listen on.
+        port: The port; 0: a free one.
+        api_key: The key that clients must send. Default: none on localhost, a random one on other addresses.
+        max_tokens: Maximum completion tokens of requests that set no limit.
+        max_batch: Maximum completions in a batch.
+        max_wait: Seconds without a new request after which a batch starts, for engines other than transformers.
+        max_body: Maximum MiB of a request's body; a larger one has status 413.
+        max_characters: Maximum characters of a request's prompts or messages.
+        max_prompts: Maximum completions of a request: prompts times n.
+        max_requests: Maximum open requests; a further one has status 429.
+        device: The device of a local model, for example cuda.
+        capture: Record the exact tokens of calls to /sessions/NAME/v1, one session per episode of an agent.
+        env: With --capture: a turn environment for each session, at /sessions/NAME/env.
+        env_option: Option of the environment as name=value (value in JSON).
+        max_sessions: With --capture: maximum open sessions; a further one has status 429.
+        trajectories: With --capture: append each ended session to this JSONL file.
+        temperature: With --capture: the sampling temperature of calls without one.
+        override_sampling: With --capture: replace the sampling parameters of calls by the policy's.
+        seed: With --capture: the seed of samples and episodes.
+    """
     from palaestra.engines.base import close_engine
     from palaestra.engines.factory import check_model, open_engine
     from palaestra.models.registry import check_device

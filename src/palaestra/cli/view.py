@@ -10,23 +10,27 @@ from typing import Annotated
 
 import typer
 
+from palaestra.cli.options import document
 from palaestra.core.access import list_host_names, list_urls, listen
 from palaestra.core.errors import MissingExtraError, RunError
 
 
+@document
 def view(
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[RUNS]...",
-            help="Folders with runs or checks, a check.json, or folders with trajectories of ATIF or OTLP. Default: runs/.",
-        ),
-    ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    folders: Annotated[list[Path] | None, typer.Argument(metavar="[RUNS]...")] = None,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser")] = True,
 ) -> None:
-    """Show runs in the browser, while they go on, until Ctrl-C. The pages need no network. They change only names and notes."""
+    """Show runs in the browser, while they go on, until Ctrl-C. The pages need no network. They change only names and notes.
+
+    Arguments:
+        folders: Folders with runs or checks, a check.json, or folders with trajectories of ATIF or OTLP.
+            Default: runs/.
+        host: The address to listen on.
+        port: The port; 0: a free one.
+        browser: Open the page in a browser.
+    """
     try:
         import uvicorn
 

@@ -156,7 +156,7 @@ class Problem:
     reference: str
     skill: str = ""
     subskill: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Values = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         clean_fields(self, "id", "reference", "skill", "subskill", "metadata")
@@ -265,7 +265,7 @@ class Example:
     skill: str = ""
     subskill: str = ""
     reference: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    metadata: Values = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         clean_fields(self, "response", "skill", "subskill", "reference", "metadata")
@@ -388,7 +388,7 @@ class Trajectory:
     segments: tuple[Segment, ...] = ()
     terminated: bool = False
     truncated: bool = False
-    infos: tuple[Mapping[str, Any], ...] = ()
+    infos: tuple[Values, ...] = ()
 
     def __post_init__(self) -> None:
         clean_fields(self, "environment", "infos")
@@ -405,12 +405,18 @@ Answer = Completion | Failure
 class Sampling:
     """Sampling parameters."""
 
-    max_tokens: int = setting(64, "Maximum number of tokens per completion.", low=1)
-    temperature: float = setting(0.0, "0 means greedy decoding; 1 samples from the model's own distribution.", low=0)
-    top_p: float = setting(1.0, "Sample from the smallest set of tokens with this total probability.", above=0, high=1)
-    top_k: int = setting(0, "Sample from this many of the most likely tokens; 0 means all.", low=0)
-    stop: tuple[str, ...] = setting((), "Strings that end a completion; they are not part of its text.")
-    count: int = setting(1, "Number of completions per prompt.", low=1)
+    max_tokens: int = setting(64, low=1)
+    """Maximum number of tokens per completion."""
+    temperature: float = setting(0.0, low=0)
+    """0 means greedy decoding; 1 samples from the model's own distribution."""
+    top_p: float = setting(1.0, above=0, high=1)
+    """Sample from the smallest set of tokens with this total probability."""
+    top_k: int = setting(0, low=0)
+    """Sample from this many of the most likely tokens; 0 means all."""
+    stop: tuple[str, ...] = setting(())
+    """Strings that end a completion; they are not part of its text."""
+    count: int = setting(1, low=1)
+    """Number of completions per prompt."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -470,7 +476,7 @@ class Event:
     done: int = 0
     total: int = 0
     round: int = 0
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Values = field(default_factory=dict)
 
 
 def notice(text: str) -> Event:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields
+from itertools import pairwise
 from numbers import Integral, Real
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palaestra.core.errors import EnvError, PalaestraError, SettingsError
@@ -19,7 +23,7 @@ C = TypeVar("C", bound=type)
 
 def setting(
     default: object,
-    help: str,
+    help: str = "",
     *,
     low: float | None = None,
     high: float | None = None,
@@ -30,11 +34,12 @@ def setting(
     usual: bool = False,
     names: str = "",
     repeated: bool = False,
+    option: bool = True,
 ) -> Any:
     """Define a field of a settings dataclass.
 
     Arguments:
-        help: one sentence for the documentation and the command line.
+        help: one sentence for the documentation and the command line; by default the string below the field.
         low, high: the inclusive range; checked by `check_ranges`.
         above: an exclusive lower bound.
         panel: the group of the option in `--help`.
@@ -43,12 +48,30 @@ def setting(
         usual: whether `--help` shows the option; `--help-all` shows every option.
         names: the kind of `palaestra list` whose names a shell completes.
         repeated: whether the option may be given several times.
+        option: whether the command line has it.
     """
     metadata: dict[str, Any] = {"help": help, "low": low, "high": high, "above": above, "panel": panel}
-    metadata |= {"policies": policies, "needs": needs, "usual": usual, "names": names, "repeated": repeated}
+    metadata |= {"policies": policies, "needs": needs, "usual": usual, "names": names}
+    metadata |= {"repeated": repeated, "option": option}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+@functools.cache
+def describe_fields(kind: type) -> dict[str, str]:
+    """Return the documentation of each field of a settings dataclass: its `help`, or the string below it."""
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        try:
+            [definition] = ast.parse(dedent(inspect.getsource(base))).body
+        except (OSError, TypeError):  # A class without source has only the texts that `setting` was given.
+            continue
+        for line, following in pairwise(getattr(definition, "body", ())):
+            match line, following:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    texts[name] = " ".join(text.split())
+    return {f.name: f.metadata.get("help") or texts.get(f.name, "") for f in fields(kind)}
 
 
 def check_ranges(settings: DataclassInstance) -> None:

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from palaestra.core.errors import EngineError, MissingExtraError, SettingsError
+from palaestra.core.records import Json
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
+from palaestra.core.tables import load_table
 from palaestra.core.text import mask, remember_secret, restore_url
 from palaestra.engines.base import Price
 from palaestra.engines.budget import strip_date
@@ -32,19 +34,7 @@ if TYPE_CHECKING:
 
 
 _AZURE_VERSION = "2024-10-21"
-_LIST_PRICES: Mapping[str, Price] = {
-    "gpt-4o": Price(2.50, 10.00),
-    "gpt-4o-mini": Price(0.15, 0.60),
-    "gpt-4.1": Price(2.00, 8.00),
-    "gpt-4.1-mini": Price(0.40, 1.60),
-    "gpt-4.1-nano": Price(0.10, 0.40),
-    "gpt-5": Price(1.25, 10.00),
-    "gpt-5-mini": Price(0.25, 2.00),
-    "gpt-5-nano": Price(0.05, 0.40),
-    "o3": Price(2.00, 8.00),
-    "o3-mini": Price(1.10, 4.40),
-    "o4-mini": Price(1.10, 4.40),
-}
+_LIST_PRICES = {model: Price(*dollars) for model, dollars in load_table(__file__, "prices").items()}
 """Prices of OpenAI and Azure OpenAI as published in 2025. Other servers set their own prices for the same models."""
 _KEYS = {"openai": "OPENAI_API_KEY", "azure": "AZURE_OPENAI_API_KEY", "url": "PALAESTRA_API_KEY"}
 
@@ -150,7 +140,7 @@ class Endpoint:
         from openai import AsyncAzureOpenAI, AsyncOpenAI, DefaultAsyncHttpxClient
 
         http = DefaultAsyncHttpxClient(verify=load_certificates())
-        common: dict[str, Any] = {"api_key": self.key(), "max_retries": 0, "timeout": timeout, "http_client": http}
+        common: Json = {"api_key": self.key(), "max_retries": 0, "timeout": timeout, "http_client": http}
         if self.kind == "azure":
             version = os.environ.get("OPENAI_API_VERSION") or _AZURE_VERSION
             return AsyncAzureOpenAI(azure_endpoint=self.url, api_version=version, **common)
@@ -182,11 +172,16 @@ class RetryPolicy:
     `longest`, and ends the retries if it is beyond `total`.
     """
 
-    first: float = setting(0.5, "Seconds before the second call.", low=0)
-    longest: float = setting(60.0, "Maximum seconds between two calls.", low=0)
-    total: float = setting(600.0, "Maximum seconds from the first call to the last.", low=0)
-    tries: int = setting(10, "Maximum number of calls for one answer.", low=1)
-    unreached: float = setting(10.0, "Replaces `total` while no server has ever answered at the address.", low=0)
+    first: float = setting(0.5, low=0)
+    """Seconds before the second call."""
+    longest: float = setting(60.0, low=0)
+    """Maximum seconds between two calls."""
+    total: float = setting(600.0, low=0)
+    """Maximum seconds from the first call to the last."""
+    tries: int = setting(10, low=1)
+    """Maximum number of calls for one answer."""
+    unreached: float = setting(10.0, low=0)
+    """Replaces `total` while no server has ever answered at the address."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

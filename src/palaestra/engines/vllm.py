@@ -104,7 +104,7 @@ class VLLMEngine(BaseEngine):
         """
         from transformers import AutoConfig
 
-        defaults: dict[str, Any] = {**_device_defaults(), "logprobs_mode": "processed_logprobs"}
+        defaults: Json = {**_device_defaults(), "logprobs_mode": "processed_logprobs"}
         if _has_gpu():
             defaults["gpu_memory_utilization"] = 0.3  # The learner needs the rest.
         with export_merged(strip_scheme(name), listener) as model:
@@ -313,7 +313,7 @@ class VLLMEngine(BaseEngine):
                 engine.engine_core.shutdown()
             self._llm = None
 
-    def _make_input(self, request: Request) -> tuple[dict[str, Any], Any] | Failure:
+    def _make_input(self, request: Request) -> tuple[Json, Any] | Failure:
         """Return the prompt and the `SamplingParams` of a request, or a failure if vLLM does not accept them."""
         from vllm.exceptions import VLLMValidationError
 
@@ -327,12 +327,12 @@ class VLLMEngine(BaseEngine):
         except (ValueError, VLLMValidationError) as error:  # For example a temperature of 3.
             return self._to_failure(error)
 
-    def _encode_prompt(self, request: Request) -> dict[str, Any] | Failure:
+    def _encode_prompt(self, request: Request) -> Json | Failure:
         reads_images = self.processor is not None and any(message.has_image for message in request.messages)
         prompt = encode_prompt(self.name, self.tokenizer, request, self._encode_images if reads_images else None)
         return {"prompt_token_ids": prompt} if isinstance(prompt, list) else prompt
 
-    def _encode_images(self, messages: Sequence[Message]) -> dict[str, Any]:
+    def _encode_images(self, messages: Sequence[Message]) -> Json:
         from palaestra.models.images import load_images, render_prompt
 
         text, _ = render_prompt(self.processor, messages)
@@ -357,7 +357,7 @@ class VLLMEngine(BaseEngine):
             structured_outputs=StructuredOutputsParams(json=request.schema) if request.schema else None,
         )
 
-    def _generate_batch(self, batch: list[tuple[int, dict[str, Any], Any]]) -> Iterator[tuple[int, list[Answer]]]:
+    def _generate_batch(self, batch: list[tuple[int, Json, Any]]) -> Iterator[tuple[int, list[Answer]]]:
         """Generate one batch. If vLLM rejects it, generate its halves, so that an invalid request fails alone."""
         if not batch:
             return
@@ -456,7 +456,7 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}".removesuffix(": ")
 
 
-def _device_defaults() -> dict[str, Any]:
+def _device_defaults() -> Json:
     # Compilation takes minutes on a CPU, where small models run.
     return {} if _has_gpu() else {"dtype": "float32", "enforce_eager": True}
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.functional import gelu, layer_norm, pad, rms_norm, silu
 
 from palaestra.kernels.cpu import gelu_tanh
+from palaestra.kernels.gpu.attention import AttentionLimits
 from palaestra.kernels.operations import swiglu
 from palaestra.models.families import fast_paths_enabled, sliding_window, unwrap_adapter
 
@@ -210,6 +211,10 @@ class Block:
         self.rotation: str | None = None
         if decoder.rotary is not None and (not family.rotates or family.rotates[index]):
             self.rotation = kinds[index] if kinds and hasattr(decoder.rotary, "layer_types") else ""
+
+    @property
+    def limits(self) -> AttentionLimits:
+        return AttentionLimits(self.scale, self.window, self.softcap, self.sinks_H)
 
     @property
     def layers(self) -> list[nn.Module]:

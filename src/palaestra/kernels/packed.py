@@ -84,8 +84,7 @@ class _Attention:
         """
         key_MKW, value_MKW = gather_rows(key_NKW, self._rows_M), gather_rows(value_NKW, self._rows_M)
         segments = self._last if last_only else self._every
-        limits = block.scale, block.window, block.softcap, block.sinks_H
-        return attend_packed(query_NHW, key_MKW, value_MKW, segments, *limits).flatten(1)
+        return attend_packed(query_NHW, key_MKW, value_MKW, segments, block.limits).flatten(1)
 
 
 def make_fast_forward(model: PreTrainedModel) -> PackedForward | None:

@@ -22,6 +22,7 @@ from palaestra.kernels.sequences import pad_right
 from palaestra.models.families import (
     ATOL,
     RTOL,
+    check_length,
     context_length,
     forward_parameters,
     make_short_copy,
@@ -131,8 +132,7 @@ class SequenceForward:
             ModelError: a sequence is longer than the model's context.
         """
         longest = max(len(prompt) + min(len(ids), width - 1) for prompt, ids in zip(prompts, responses, strict=True))
-        if longest > self.context:
-            raise ModelError(f"a sequence has {longest} tokens; the model reads at most {self.context}")
+        check_length(longest, self.context)
         if self.fast is None:
             return self.own_forward(prompts, responses, width, hidden)
         if not self._checked:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from palaestra.core.errors import ModelError
-from palaestra.models.families import context_length, forward_parameters
+from palaestra.models.families import check_length, context_length, forward_parameters
 
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
@@ -50,8 +50,7 @@ class SequenceStepper:
         outputs: dict[tuple[int, ...], tuple[torch.Tensor, Cache | None]] = {}
         for slot, ids in prompts.items():
             key = tuple(ids)
-            if len(key) > self.context:
-                raise ModelError(f"a prompt has {len(key)} tokens; the model reads at most {self.context}")
+            check_length(len(key), self.context, "a prompt")
             if key not in outputs:
                 outputs[key] = self._forward(key, None)
             logits_V, cache = outputs[key]
@@ -72,10 +71,7 @@ class SequenceStepper:
         going = [slot for slot in range(self.slots) if self._ids[slot] and slot not in passive]
         tokens = tokens_S.tolist()
         for slot in going:
-            if len(self._ids[slot]) >= self.context:
-                raise ModelError(
-                    f"a sequence has {len(self._ids[slot]) + 1} tokens; the model reads at most {self.context}"
-                )
+            check_length(len(self._ids[slot]) + 1, self.context)
             self._ids[slot].append(tokens[slot])
         logits_SV = self._zeros_V.repeat(self.slots, 1)
         if not going:

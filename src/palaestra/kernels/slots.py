@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from palaestra.core.errors import ModelError
 from palaestra.kernels.gpu.decode import make_packed_decoder
 from palaestra.kernels.gpu.device import Graph
 from palaestra.kernels.gpu.stepper import PackedStepper
@@ -23,6 +22,7 @@ from palaestra.kernels.step import make_cache_step
 from palaestra.models.families import (
     ATOL,
     RTOL,
+    check_length,
     context_length,
     fast_paths_enabled,
     forward_parameters,
@@ -188,8 +188,7 @@ class SlotStepper:
         source = [unique.setdefault(tuple(prompts[slot]), len(unique)) for slot in slots]
         lengths = [len(ids) for ids in unique]
         longest = max(lengths)
-        if longest > self.context:
-            raise ModelError(f"a prompt has {longest} tokens; the model reads at most {self.context}")
+        check_length(longest, self.context, "a prompt")
         self._make_room(longest + 1)
         input_ids_UP = torch.zeros((len(unique), longest), dtype=torch.long)
         mask_UP = torch.zeros((len(unique), longest), dtype=torch.long)
@@ -242,8 +241,7 @@ class SlotStepper:
             is_waiting = np.isin(slots, list(waiting))
             at = np.where(is_waiting, np.minimum(self._lengths[slots], self.context - 1), at)
         window = int(at.max()) + 1
-        if window > self.context:
-            raise ModelError(f"a sequence has {window} tokens; the model reads at most {self.context}")
+        check_length(window, self.context)
         self._make_room(window)
         cache = self._cache
         positions_R = torch.from_numpy(at).to(self.device)

@@ -1,15 +1,17 @@
 """The embedded models: one row per model, with its architecture, its pretraining and its folder of weights.
 
-A model whose folder is in the package is registered under its name. A new row is trained with
+A model whose folder is in the package is registered under its name. A new row of `embedded.yaml` is trained with
 `palaestra pretrain --model NAME`, and its checkpoint is copied to `assets/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+
+from palaestra.core.tables import load_table
 
 ASSETS = Path(str(files("palaestra"))) / "assets"
 
@@ -30,7 +32,7 @@ class EmbeddedModel:
     name: str
     description: str
     corpora: Mapping[str, float]
-    tasks: tuple[str, ...]
+    tasks: Sequence[str]
     layers: int = 4
     width: int = 192
     key_value_heads: int = 0
@@ -49,21 +51,6 @@ class EmbeddedModel:
         return (self.folder / "config.json").is_file()
 
 
-_ROWS = (
-    EmbeddedModel(
-        "nano", "2.0 M parameters, trained by `palaestra pretrain` on procedural mathematics; included in the package",
-        {"palaestra.tasks.math.corpus:corpus": 1.0}, ("math-skills",),
-    ),
-    EmbeddedModel(
-        "nano-vlm", "reads images; trained by `palaestra pretrain --model nano-vlm` on pictures; included in the package",
-        {"palaestra.tasks.vision.corpus:corpus": 1.0}, ("vision-skills",), steps=4000, batch_size=256,
-    ),
-    EmbeddedModel(
-        "nano-coder", "writes small programs and calls tools; trained by `palaestra pretrain --model nano-coder`; included in the package",
-        {"palaestra.tasks.code.corpus:corpus": 0.55, "palaestra.tasks.tools.corpus:corpus": 0.34,
-         "palaestra.research.workspace.corpus:corpus": 0.03, "palaestra.tasks.math.corpus:corpus": 0.08},
-        ("code-skills", "tools-skills"), layers=6, key_value_heads=4, vocabulary=3072, context=4096,
-        steps=16_800, batch_size=65_536,
-    ),
-)  # fmt: skip
-EMBEDDED: Mapping[str, EmbeddedModel] = {row.name: row for row in _ROWS}
+EMBEDDED: Mapping[str, EmbeddedModel] = {
+    name: EmbeddedModel(name, **row) for name, row in load_table(__file__, "embedded").items()
+}

@@ -92,6 +92,12 @@ def context_length(config: PretrainedConfig) -> int:
     return min(longest, original) if longest and original else longest or original
 
 
+def check_length(tokens: int, context: int, kind: str = "a sequence") -> None:
+    """Raise a `ModelError` if a prompt or a sequence has more tokens than a model reads."""
+    if tokens > context:
+        raise ModelError(f"{kind} has {tokens} tokens; the model reads at most {context}")
+
+
 def original_context(config: PretrainedConfig) -> int:
     """Return the length up to which LongRoPE uses its short factors; 0 for other models."""
     name = "original_max_position_embeddings"

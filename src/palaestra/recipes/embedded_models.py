@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from palaestra.core.errors import PalaestraError, SettingsError
-from palaestra.core.records import Example, Split
+from palaestra.core.records import Example, Split, Values
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import strip_scheme
 from palaestra.envs.base import resolve_task, select_problems
@@ -30,7 +29,7 @@ def choose_model(task: Task, skills: Sequence[str] = ()) -> str:
     return next((name for name in shipped if not _find_obstacle(name, examples)), shipped[0])
 
 
-def choose_model_for_env(env: str, options: Mapping[str, Any]) -> str:
+def choose_model_for_env(env: str, options: Values) -> str:
     """The embedded model for an environment."""
     if env in _OPENINGS and EMBEDDED["nano-coder"].is_shipped:
         return "nano-coder"
@@ -38,7 +37,7 @@ def choose_model_for_env(env: str, options: Mapping[str, Any]) -> str:
     return "nano" if task is None else choose_model(task, skills)
 
 
-def check_reads_env(name: str, env: str, options: Mapping[str, Any]) -> None:
+def check_reads_env(name: str, env: str, options: Values) -> None:
     """Raise if a model cannot read the problems of an environment, as `check_reads_task` does."""
     row, opening = EMBEDDED.get(strip_scheme(name)), _OPENINGS.get(env, 0)
     if row is not None and row.context < opening:
@@ -50,7 +49,7 @@ def check_reads_env(name: str, env: str, options: Mapping[str, Any]) -> None:
         check_reads_task(name, task, skills)
 
 
-def _find_task(env: str, options: Mapping[str, Any]) -> tuple[Task | None, Sequence[str]]:
+def _find_task(env: str, options: Values) -> tuple[Task | None, Sequence[str]]:
     """The task and the skills of an environment that is given a task."""
     if not options.get("task") or not env.startswith(("palaestra/CoT", "CoTEnv", "palaestra/Task")):
         return None, ()

@@ -5,46 +5,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from palaestra.core.records import Event, Json, Listener, Values, ignore
-from palaestra.recipes.settings import require
+from palaestra.recipes.settings import CALL_TIMEOUT, require
 
 if TYPE_CHECKING:
     from palaestra.core.records import Answer, Engine, Request
     from palaestra.engines.budget import Budget
     from palaestra.engines.cached import CachedEngine
+    from palaestra.recipes.research.settings import ResearchSettings
+    from palaestra.recipes.teach.settings import TeachSettings
     from palaestra.runs.cache import Cache
     from palaestra.runs.provenance import CallLog, Spending
     from palaestra.runs.run import Run
 
-CALL_TIMEOUT = 600.0
-CALL_TIMEOUT_HELP = "Maximum seconds to wait for one answer of a service, including retries."
 CALLS = "calls.sqlite"
 """File name of the cache of model answers. The default is in the user's cache folder and is shared by all runs."""
 
 
-class CallSettings(Protocol):
-    """The settings of a recipe that calls models."""
-
-    @property
-    def cache(self) -> str: ...
-    @property
-    def in_flight(self) -> int: ...
-    @property
-    def call_timeout(self) -> float: ...
-    @property
-    def max_cost(self) -> float: ...
-    @property
-    def max_calls(self) -> int: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def engine_kwargs(self) -> Values: ...
-
-
+@dataclass
 class MeteredEngines:
     """Opens the models of a run. All of them share the run's cache and budget. See `meter_engines`.
 
@@ -56,19 +38,14 @@ class MeteredEngines:
         log: collects prompts and answers; `None` for no record.
     """
 
-    def __init__(
-        self,
-        cache: Cache,
-        owner: str,
-        budget: Budget,
-        listener: Listener = ignore,
-        service: Values = MappingProxyType({}),
-        local: Values = MappingProxyType({}),
-        log: CallLog | None = None,
-    ) -> None:
-        self.cache, self.owner, self.budget, self.listener = cache, owner, budget, listener
-        self.service, self.local, self.log = service, local, log
-        self._opened: list[Engine] = []
+    cache: Cache
+    owner: str
+    budget: Budget
+    listener: Listener = ignore
+    service: Values = field(default_factory=dict)
+    local: Values = field(default_factory=dict)
+    log: CallLog | None = None
+    _opened: list[Engine] = field(default_factory=list)
 
     def open(self, name: str, engine: Engine | None = None) -> CachedEngine:
         """Open a model: `openai:MODEL`, `ADDRESS#MODEL`, a folder, a hub id, or a registered name.
@@ -100,7 +77,7 @@ class MeteredEngines:
 @contextmanager
 def meter_engines(
     run: Run,
-    settings: CallSettings,
+    settings: TeachSettings | ResearchSettings,
     within: Budget | None = None,
     resumable: bool = True,
     listener: Listener = ignore,

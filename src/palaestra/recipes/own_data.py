@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from palaestra.core.errors import SettingsError
@@ -39,17 +39,13 @@ def store_data(data: Any) -> str:
             with quiet_libraries():
                 write_folder(folder, lambda target: data.save_to_disk(str(target)))
         return str(folder)
-    lines = "".join(f"{_to_line(row, number)}\n" for number, row in enumerate(_list_rows(data), start=1))
+    if not data:
+        raise SettingsError("the data has no rows; expected a list of dictionaries or texts")
+    lines = "".join(f"{_to_line(row, number)}\n" for number, row in enumerate(data, start=1))
     file = base / f"{_hash(lines)}.jsonl"
     if not file.is_file():
         write_bytes(file, lines.encode())
     return str(file)
-
-
-def _list_rows(data: Sequence[Any]) -> Sequence[Any]:
-    if not data:
-        raise SettingsError("the data has no rows; expected a list of dictionaries or texts")
-    return data
 
 
 def _to_line(row: object, number: int) -> str:

@@ -23,7 +23,8 @@ from rich.table import Table
 from rich.text import Text, TextType
 
 from palaestra.core.errors import MissingExtraError
-from palaestra.core.records import NOTICE, Event, Listener, Report, ignore, notice
+from palaestra.core.records import NOTICE, Event, Json, Listener, Report, ignore, notice
+from palaestra.core.tables import load_table
 from palaestra.core.text import mask, mask_settings
 from palaestra.engines.openai_endpoint import RETRY, WAITING
 from palaestra.recipes.settings import to_plain
@@ -39,27 +40,8 @@ HEARTBEAT = 10.0
 ITERATION_SECONDS = 1.0
 """Without a terminal: minimum seconds between the lines of two iterations."""
 BARS = "▁▂▃▄▅▆▇█"
-METRICS = (
-    ("reward", "reward", "{:.3f}"),
-    ("last 100 episodes", "recent_return", "{:.2f}"),
-    ("KL of the update", "approx_kl", "{:.4f}"),
-    ("KL to the reference", "reference_kl", "{:.3f} nats per response"),
-    ("clipped", "clip_fraction", "{:.1%}"),
-    ("log-probs, engine vs learner", "sampling_logprob_difference", "{:.5f} nats per token"),
-    ("entropy", "entropy", "{:.3f} nats"),
-    ("mean value", "value_mean", "{:.3f}"),
-    ("explained variance", "explained_variance", "{:.2f}"),
-    ("groups without variance", "frac_reward_zero_std", "{:.0%}"),
-    ("length", "length", "{:.1f}"),
-    ("truncated", "truncated", "{:.0%}"),
-    ("tool calls per episode", "tools/call_frequency", "{:.2f}"),
-    ("failed tool calls", "tools/failure_frequency", "{:.0%}"),
-    ("malformed tool calls", "tools/malformed", "{:.0f}"),
-    ("gradient norm", "grad_norm", "{:.2f}"),
-    ("tokens/s", "tokens_per_second", "{:.0f}"),
-    ("steps/s", "steps_per_second", "{:.0f}"),
-)
-"""The metrics of an iteration that are shown: title, name and format."""
+METRICS = load_table(__file__, "metrics")
+"""How metrics are shown: in the lines of this display, on axes of charts, and in the panel of a report."""
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """The settings that enable a tracker; each is also the name of its package and of its extra."""
 
@@ -84,21 +66,22 @@ def plain_console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def show_progress(
-    listener: Listener | None, progress: bool, display: Callable[[Console], RunProgress]
+    listener: Listener | None, progress: bool | Console, display: Callable[[Console], RunProgress]
 ) -> Iterator[Listener]:
     """Yield the listener of a Python call: the caller's own, or one that draws on stderr.
 
     Arguments:
         listener: the caller's listener; if it is given, nothing is drawn.
-        progress: whether to draw; the environment variable `PALAESTRA_PROGRESS=0` turns drawing off, too.
+        progress: the console to draw on, or whether to draw on stderr; then the environment variable
+            `PALAESTRA_PROGRESS=0` turns drawing off, too.
         display: makes the display, for example `TrainProgress`.
     """
     if listener is not None:
         yield listener
-    elif not progress or os.environ.get(SWITCH) == "0":
+    elif not progress or (progress is True and os.environ.get(SWITCH) == "0"):
         yield ignore
     else:
-        with display(plain_console(stderr=True)) as drawing:
+        with display(plain_console(stderr=True) if progress is True else progress) as drawing:
             yield drawing
 
 
@@ -309,7 +292,7 @@ class TrainProgress(RunProgress):
 
 def list_metrics(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
     """Return the titles and values of the metrics of an iteration."""
-    rows = [(title, form.format(metrics[name])) for title, name, form in METRICS if name in metrics]
+    rows = [(title, form.format(metrics[name])) for name, title, form in METRICS["lines"] if name in metrics]
     if "reward" in metrics:
         rows[0] = ("reward", f"{_format_interval(metrics, 'reward')} of {metrics['reward_count']:.0f}")
     if metrics.get("failures"):
@@ -392,38 +375,31 @@ class Trackers:
 
     def __init__(self, folder: Path, settings: TrainSettings, run_id: str) -> None:
         self.tensorboard: Any = None
-        self.wandb: Any = None
-        self.trackio: Any = None
+        self._online: list[Any] = []
         name, config = folder.resolve().name, mask_settings(to_plain(settings))
         if settings.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
             self.tensorboard = SummaryWriter(str(folder / "tensorboard"))
-        if settings.wandb:
+        options: Json = {"config": config, "resume": "allow"}
+        if project := settings.wandb:
             import wandb
 
-            self.wandb = wandb.init(
-                project=settings.wandb, dir=str(folder), config=config, name=name, id=run_id, resume="allow"
-            )
-        if settings.trackio:
+            self._online.append(wandb.init(project=project, dir=str(folder), name=name, id=run_id, **options))
+        if project := settings.trackio:
             import trackio
 
-            self.trackio = trackio.init(
-                project=settings.trackio, name=f"{name}-{run_id[:8]}", config=config, resume="allow", embed=False
-            )
+            self._online.append(trackio.init(project=project, name=f"{name}-{run_id[:8]}", embed=False, **options))
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         if self.tensorboard is not None:
             for name, value in metrics.items():
                 self.tensorboard.add_scalar(name, value, iteration)
-        if self.wandb is not None:
-            self.wandb.log(dict(metrics), step=iteration)
-        if self.trackio is not None:
-            self.trackio.log(dict(metrics), step=iteration)
+        for tracker in self._online:
+            tracker.log(dict(metrics), step=iteration)
 
     def close(self) -> None:
         if self.tensorboard is not None:
             self.tensorboard.close()
-        for tracker in (self.wandb, self.trackio):
-            if tracker is not None:
-                tracker.finish()
+        for tracker in self._online:
+            tracker.finish()

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.process import read_launch_rank
 from palaestra.core.records import Json, Listener, Values
@@ -27,7 +29,12 @@ CHANGEABLE = {
 
 
 def resume(
-    folder: str | Path, *, listener: Listener | None = None, progress: bool = True, trust: bool = False, **changes: Any
+    folder: str | Path,
+    *,
+    listener: Listener | None = None,
+    progress: bool | Console = True,
+    trust: bool = False,
+    **changes: Any,
 ) -> Any:
     """Resume a run that was stopped or killed. The result is the same as without the interruption.
 
@@ -36,7 +43,8 @@ def resume(
     Arguments:
         folder: the folder of a run, or of a bench.
         listener: receives the progress events, instead of the display on stderr.
-        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` also turns the display off. Or the console of
+            rich to display it on.
         trust: run the code that the run's settings name, and load its pickles, although this user has not started it on
             this machine; see `docs/security.md`.
         changes: settings to change: `max_cost` (teach, evaluate), `executor` (train, teach, evaluate, bench), `max_calls`,
@@ -75,7 +83,7 @@ def resume(
             raise RunError(f"the setting '{masked[0]}' of {folder} had a secret, which is not stored; start a new run")
         rounds = run.settings.get("rounds", 0) if run.recipe == "teach" else 0
         display = TrainProgress if run.recipe == "train" else lambda console: RunProgress(console, rounds)
-        with show_progress(listener, progress and read_launch_rank() == 0, display) as listener:
+        with show_progress(listener, False if read_launch_rank() else progress, display) as listener:
             return recipes[run.recipe].resume(run, listener=listener, **changes)
 
 

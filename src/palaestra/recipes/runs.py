@@ -125,19 +125,18 @@ def summarize_gain(before: Sequence[Attempt], after: Sequence[Attempt]) -> Json:
     """Accuracy before and after in percent and the gain in points, with 95 % intervals, on the same problems."""
     first, second, gain = report_on(before), report_on(after), measure_gain(before, after)
     return {
-        "before": to_percent(first.accuracy),
-        "before_low": to_percent(first.low),
-        "before_high": to_percent(first.high),
-        "after": to_percent(second.accuracy),
-        "after_low": to_percent(second.low),
-        "after_high": to_percent(second.high),
-        "gain": round(gain.points, 2) if gain.count else None,
-        "gain_low": round(gain.low, 2) if gain.count else None,
-        "gain_high": round(gain.high, 2) if gain.count else None,
+        **name_interval("before", *map(to_percent, (first.accuracy, first.low, first.high))),
+        **name_interval("after", *map(to_percent, (second.accuracy, second.low, second.high))),
+        **name_interval("gain", *(round(x, 2) if gain.count else None for x in (gain.points, gain.low, gain.high))),
         "unit": PERCENT,
         "problems": gain.count,
         "majority": None if first.majority is None else to_data(first.majority),
     }
+
+
+def name_interval(name: str, value: float | None, low: float | None, high: float | None) -> Json:
+    """A number and its interval as `name`, `name_low` and `name_high`."""
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
 def to_percent(rate: float | None) -> float | None:

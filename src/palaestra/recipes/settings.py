@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from palaestra.core.errors import RunError, SettingsError, suggest
-from palaestra.core.records import LOCAL_SCHEME, Json, Listener, notice
+from palaestra.core.records import LOCAL_SCHEME, Json, Listener, Values, notice
 from palaestra.core.registry import is_reference, is_temporary, make_absolute, make_reference
-from palaestra.core.settings import setting, short_repr
+from palaestra.core.settings import describe_fields, setting, short_repr
 from palaestra.engines.base import apply_engine, check_serves_weights
 from palaestra.executors.base import EXECUTORS, Resources
 from palaestra.recipes.own_data import is_dataset, store_data
 from palaestra.recipes.own_model import is_model, keep_model, write_model
 from palaestra.runs.files import read_json, read_text
 from palaestra.runs.run import Run
-from palaestra.runs.trust import check_trust, list_code
+from palaestra.runs.trust import check_trust, list_code, list_texts
 from palaestra.tasks.sources import HUB, is_data
 
 S = TypeVar("S")
@@ -30,7 +30,7 @@ _MODELS = ("model", "student")
 """Settings that accept a model object in Python."""
 
 
-def build(kind: type[S], values: Mapping[str, Any]) -> S:
+def build(kind: type[S], values: Values) -> S:
     """Build settings of `kind` from plain values and check each value against the type of its field.
 
     Raises:
@@ -68,10 +68,7 @@ def _is_plain(value: object) -> bool:
 
 
 def resolve_settings(
-    kind: type[S],
-    settings: S | None,
-    values: Mapping[str, Any],
-    build_settings: Callable[[Mapping[str, Any]], S] | None = None,
+    kind: type[S], settings: S | None, values: Values, build_settings: Callable[[Values], S] | None = None
 ) -> S:
     """Return the settings of a Python call, which passes either a settings object or single values as keywords.
 
@@ -95,7 +92,7 @@ def resolve_settings(
     return replace(settings, **changes)  # type: ignore[type-var]
 
 
-def _write_models(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _write_models(values: Values) -> Values:
     """Replace model objects by the paths of checkpoints, with the tokenizer among the values."""
     objects = {name: value for name, value in values.items() if name in _MODELS and is_model(value)}
     if not objects:
@@ -149,7 +146,7 @@ def prepare_resume(settings: S, folder: Path, listener: Listener) -> S:
     kept = {name: keep_model(path, folder) for name, path in paths.items()}
     if kept != paths:
         listener(notice(f"the model is stored in the run folder; if it is stopped: palaestra resume {folder}"))
-    names = sorted({text for text in _list_texts(to_plain(settings)) if is_temporary(text)})
+    names = sorted({text for _, text in list_texts("", to_plain(settings)) if is_temporary(text)})
     if names:
         listener(
             notice(
@@ -158,17 +155,6 @@ def prepare_resume(settings: S, folder: Path, listener: Listener) -> S:
             )
         )
     return replace(settings, **kept) if kept != paths else settings  # type: ignore[type-var]
-
-
-def _list_texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for entry in value.values():
-            yield from _list_texts(entry)
-    elif isinstance(value, list | tuple):
-        for entry in value:
-            yield from _list_texts(entry)
 
 
 def load_run_settings(kind: type[S], run: Run) -> S:
@@ -248,8 +234,9 @@ def to_plain(settings: Any) -> Json:
 
 def list_settings(kind: type[Any]) -> list[tuple[str, Any, str]]:
     """List the name, default and documentation of every setting of `kind`."""
+    texts = describe_fields(kind)  # type: ignore[arg-type]
     return [
-        (f.name, f.default_factory() if f.default_factory is not MISSING else f.default, f.metadata.get("help", ""))
+        (f.name, f.default_factory() if f.default_factory is not MISSING else f.default, texts[f.name])
         for f in fields(kind)
     ]
 
@@ -297,13 +284,14 @@ def require(condition: bool, message: str) -> None:
 class RunSettings:
     """Base class of the settings of recipes."""
 
-    name: str = setting("", "Name of the run in lists and reports; the viewer can change it.", panel="Run")
-    tags: tuple[str, ...] = setting(
-        (), "Words of your own for the list of runs, which can be searched and grouped by them.", panel="Run"
-    )
+    name: str = setting("", panel="Run")
+    """Name of the run in lists and reports; the viewer can change it."""
+    tags: tuple[str, ...] = setting((), panel="Run")
+    """Words of your own for the list of runs, which can be searched and grouped by them."""
 
 
 INLINE = "inline"
+CALL_TIMEOUT = 600.0
 WORKER_SETTINGS = ("worker_cpus", "worker_gpus", "worker_memory")
 
 
@@ -311,14 +299,14 @@ WORKER_SETTINGS = ("worker_cpus", "worker_gpus", "worker_memory")
 class ExecutorSettings:
     """Base class of the settings of recipes that use an executor."""
 
-    executor: str = setting(
-        INLINE,
-        "Where independent parts run: inline, processes:N, or ray:ADDRESS (ray alone: this machine).",
-        panel="Cluster",
-    )
-    worker_cpus: float = setting(1.0, "CPU cores of a Ray worker.", above=0, panel="Cluster")
-    worker_gpus: float = setting(0.0, "GPUs of a Ray worker; fractions are allowed.", low=0, panel="Cluster")
-    worker_memory: float = setting(0.0, "Memory of a Ray worker in GB; 0: unspecified.", low=0, panel="Cluster")
+    executor: str = setting(INLINE, panel="Cluster")
+    """Where independent parts run: inline, processes:N, or ray:ADDRESS (ray alone: this machine)."""
+    worker_cpus: float = setting(1.0, above=0, panel="Cluster")
+    """CPU cores of a Ray worker."""
+    worker_gpus: float = setting(0.0, low=0, panel="Cluster")
+    """GPUs of a Ray worker; fractions are allowed."""
+    worker_memory: float = setting(0.0, low=0, panel="Cluster")
+    """Memory of a Ray worker in GB; 0: unspecified."""
 
     def check_executor(self) -> None:
         """Raise if there is no such executor, or if the resources of its workers are given and it has none."""
@@ -337,12 +325,10 @@ class ExecutorSettings:
 class EngineSettings:
     """Base class of the settings of recipes that generate with local models."""
 
-    engine: str = setting(
-        LOCAL_SCHEME, "What generates with local models: transformers or vllm.", panel="Model", names="engines"
-    )
-    engine_kwargs: Mapping[str, Any] = setting(
-        {}, "Arguments of vllm.LLM for --engine vllm, for example max_model_len=4096.", panel="Model"
-    )
+    engine: str = setting(LOCAL_SCHEME, panel="Model", names="engines")
+    """What generates with local models: transformers or vllm."""
+    engine_kwargs: Mapping[str, Any] = setting({}, panel="Model")
+    """Arguments of vllm.LLM for --engine vllm, for example max_model_len=4096."""
 
     def resolve_model(self, name: str) -> str:
         """Return the name of a model with its engine: `vllm:nano` for `nano`. A name with a scheme does not change."""
@@ -365,3 +351,11 @@ def check_prices(max_cost: float, *models: str) -> None:
     if max_cost:
         for name in models:
             check_price(name)
+
+
+def set_threads(count: int) -> None:
+    """Set the number of CPU threads of torch; 0 keeps its default, and does not import torch."""
+    if count:
+        import torch
+
+        torch.set_num_threads(count)

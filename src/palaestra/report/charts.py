@@ -13,23 +13,8 @@ from typing import Literal, TypeVar
 from markupsafe import Markup
 
 from palaestra.core.records import Json, Report
+from palaestra.report import svg
 from palaestra.report.formatting import NOTHING, counts, format_span, interval, percent, plain, tick_words, whole
-from palaestra.report.svg import (
-    EMPTY,
-    Legend,
-    Plot,
-    Point,
-    Scale,
-    circle,
-    drawing,
-    element,
-    line,
-    log_ticks,
-    number,
-    polyline,
-    text,
-    ticks,
-)
 
 _WIDTH, _PLOT, _GAP, _FOOT = 520, 240, 26, 46
 """Width of a chart; height of a plot, of the gap between two panels, and of the space below the last panel."""
@@ -136,8 +121,8 @@ def line_chart(
     x_range: tuple[float, float] | None = None,
     small: bool = False,
     table: bool = True,
-    legend: Legend = (),
-) -> Plot:
+    legend: svg.Legend = (),
+) -> svg.Plot:
     """Draw panels one above the other over one x axis, with a folded table of the values behind them.
 
     Arguments:
@@ -153,8 +138,8 @@ def line_chart(
     integral = all(place == round(place) for place in places)
     width, left = (_SMALL_WIDTH, 48) if small else (_WIDTH, _LEFT)
     ends = x_range or (min([0.0, *places]), max([1.0 if integral else 1e-9, x_high, *places]))
-    x = Scale(*ends, left, width - _RIGHT)
-    x_ticks = [x.low, x.high] if small else [t for t in ticks(x.low, x.high, 6) if not integral or t == round(t)]
+    x = svg.Scale(*ends, left, width - _RIGHT)
+    x_ticks = [x.low, x.high] if small else [t for t in svg.ticks(x.low, x.high, 6) if not integral or t == round(t)]
     plot, top = _SMALL_PLOT if small else _PLOT if len(panels) == 1 else 0.62 * _PLOT, 8.0 if small else float(_TOP)
     parts: list[Markup] = []
     drawn: list[Json] = []
@@ -162,7 +147,7 @@ def line_chart(
         low, high = panel.y_range or axis_range([r for series in panel.series for r in series.points], panel.log)
         if panel.y_label.endswith("(%)"):
             low, high = max(0.0, low), min(100.0, high)
-        y = Scale(low, high, top + plot, top, panel.log)
+        y = svg.Scale(low, high, top + plot, top, panel.log)
         last = panel is panels[-1]
         parts += _draw_axes(x, y, x_ticks if last else [], 5 if len(panels) == 1 and not small else 4)
         if not small:
@@ -175,13 +160,13 @@ def line_chart(
     height = top - _GAP + (18 if small else _FOOT)
     words = ": ".join([label, "; ".join(named)] if named else [label])
     shown = {s.column or s.name: s.points for panel in panels for s in panel.series if s.column or s.name}
-    values = _make_table(shown, x_label) if table and shown and not small else EMPTY
+    values = _make_table(shown, x_label) if table and shown and not small else svg.EMPTY
     axis = {"label": x_label or "iteration", "scale": [*ends, x.start, x.end]}
     data = json.dumps({"x": axis, "series": drawn}, separators=(",", ":")) if drawn else ""
-    return Plot(width, height, words, Markup("").join(parts), legend=legend, table=values, data=data)
+    return svg.Plot(width, height, words, Markup("").join(parts), legend=legend, table=values, data=data)
 
 
-def _list_points(series: Series, name: str, y: Scale) -> Iterator[Json]:
+def _list_points(series: Series, name: str, y: svg.Scale) -> Iterator[Json]:
     """Yield the points of a series for the viewer's script: x, value, and the ends of the interval. Faint lines have none."""
     if series.style not in ("ring", "points") and not series.class_.startswith(("raw", "level")):
         rows = [
@@ -197,13 +182,17 @@ def _make_table(columns: Mapping[str, Sequence[MetricPoint]], x_label: str) -> M
     places = sorted({point.x for points in columns.values() for point in points})
     shown = [*places[: -1 : -(-len(places) // _MAX_LISTED)], *places[-1:]]
     by_place = [{point.x: point for point in points} for points in columns.values()]
-    head = [element("th", name, scope="col") for name in (x_label, *columns)]
+    head = [svg.element("th", name, scope="col") for name in (x_label, *columns)]
     rows = []
     for x in shown:
-        name = element("th", f"{x:.0f}" if x == round(x) else plain(x), scope="row")
-        rows.append(element("tr", name, *(_write_cell(points.get(x)) for points in by_place)))
-    table = element("table", element("thead", element("tr", *head)), element("tbody", *rows), class_="numbers")
-    return element("details", element("summary", "Values"), element("div", table, class_="scroll"), class_="values")
+        name = svg.element("th", f"{x:.0f}" if x == round(x) else plain(x), scope="row")
+        rows.append(svg.element("tr", name, *(_write_cell(points.get(x)) for points in by_place)))
+    table = svg.element(
+        "table", svg.element("thead", svg.element("tr", *head)), svg.element("tbody", *rows), class_="numbers"
+    )
+    return svg.element(
+        "details", svg.element("summary", "Values"), svg.element("div", table, class_="scroll"), class_="values"
+    )
 
 
 def table_behind(charts: Sequence[Json], x_label: str) -> Markup:
@@ -213,12 +202,12 @@ def table_behind(charts: Sequence[Json], x_label: str) -> Markup:
 
 def _write_cell(point: MetricPoint | None) -> Markup:
     if point is None:
-        return element("td", NOTHING)
+        return svg.element("td", NOTHING)
     count = "" if point.count is None else f", n {whole(point.count)}"
-    return element("td", plain(point.value) + (f" ({span(point)}{count})" if point.low is not None else ""))
+    return svg.element("td", plain(point.value) + (f" ({span(point)}{count})" if point.low is not None else ""))
 
 
-def small_chart(points: Sequence[MetricPoint], last: int, label: str, level: float) -> Plot:
+def small_chart(points: Sequence[MetricPoint], last: int, label: str, level: float) -> svg.Plot:
     """Draw one metric by iteration as a small chart. A `level` within the axis is a dashed line."""
     low, high = axis_range(points)
     noisy = len(points) > NOISY
@@ -317,66 +306,70 @@ def line_style(place: int) -> tuple[str, str]:
 
 def draw_sample(label: str, class_: str, dashes: str) -> Markup:
     """Draw a short sample of a line, for legends."""
-    return drawing(34, 12, label, polyline([(0, 6), (34, 6)], f"line {class_}", dashes), class_="inline")
+    return svg.drawing(34, 12, label, svg.polyline([(0, 6), (34, 6)], f"line {class_}", dashes), class_="inline")
 
 
-def _draw_axes(x: Scale, y: Scale, x_ticks: Sequence[float], y_count: int) -> list[Markup]:
-    y_ticks = log_ticks(y.low, y.high) if y.log else ticks(y.low, y.high, y_count)
+def _draw_axes(x: svg.Scale, y: svg.Scale, x_ticks: Sequence[float], y_count: int) -> list[Markup]:
+    y_ticks = svg.log_ticks(y.low, y.high) if y.log else svg.ticks(y.low, y.high, y_count)
     x_words, y_words = tick_words(x_ticks), (lambda value: f"{value:g}") if y.log else tick_words(y_ticks)
-    parts = [line((x.start, y.start), (x.end, y.start), "axis")]
+    parts = [svg.line((x.start, y.start), (x.end, y.start), "axis")]
     for value in y_ticks:
         parts += [
-            line((x.start, y(value)), (x.end, y(value)), "grid"),
-            text(x.start - 7, y(value) + 4, y_words(value), "tick", "end"),
+            svg.line((x.start, y(value)), (x.end, y(value)), "grid"),
+            svg.text(x.start - 7, y(value) + 4, y_words(value), "tick", "end"),
         ]
     for value in x_ticks:
         parts += [
-            line((x(value), y.start), (x(value), y.start + 4), "axis"),
-            text(x(value), y.start + 17, x_words(value), "tick", "middle"),
+            svg.line((x(value), y.start), (x(value), y.start + 4), "axis"),
+            svg.text(x(value), y.start + 17, x_words(value), "tick", "middle"),
         ]
     return parts
 
 
-def _draw_axis_names(x: Scale, y: Scale, x_label: str, y_label: str) -> list[Markup]:
+def _draw_axis_names(x: svg.Scale, y: svg.Scale, x_label: str, y_label: str) -> list[Markup]:
     middle = (y.start + y.end) / 2
     return [
-        text((x.start + x.end) / 2, y.start + _FOOT - 8, x_label, "axis-name", "middle"),
-        text(13, middle, y_label, "axis-name", "middle", transform=f"rotate(-90 13 {number(middle)})"),
+        svg.text((x.start + x.end) / 2, y.start + _FOOT - 8, x_label, "axis-name", "middle"),
+        svg.text(13, middle, y_label, "axis-name", "middle", transform=f"rotate(-90 13 {svg.number(middle)})"),
     ]
 
 
-def _draw_series(series: Series, x: Scale, y: Scale) -> list[Markup]:
+def _draw_series(series: Series, x: svg.Scale, y: svg.Scale) -> list[Markup]:
     points, class_ = series.points, series.class_
-    places: list[Point] = [(x(r.x), y.clamp(r.value)) for r in points]
-    marks = [circle(place, 3, f"mark {class_}", _describe_point(r)) for place, r in zip(places, points, strict=True)]
+    places: list[svg.Point] = [(x(r.x), y.clamp(r.value)) for r in points]
+    marks = [
+        svg.circle(place, 3, f"mark {class_}", _describe_point(r)) for place, r in zip(places, points, strict=True)
+    ]
     labels = list(zip(places[len(places) - len(series.labels) :], series.labels, strict=True))
     texts = [
-        text(at, height - 9, label, "value halo", "end" if at > x.end - 20 else "start" if at == x.start else "middle")
+        svg.text(
+            at, height - 9, label, "value halo", "end" if at > x.end - 20 else "start" if at == x.start else "middle"
+        )
         for (at, height), label in labels
     ]
     if series.style == "points":
         return marks
     if series.style == "ring":
-        return [circle(place, 8, class_, _describe_point(r)) for place, r in zip(places, points, strict=True)]
+        return [svg.circle(place, 8, class_, _describe_point(r)) for place, r in zip(places, points, strict=True)]
     if series.style == "line":
-        return [polyline(thin(places), f"line {class_}", series.dashes), *texts]
+        return [svg.polyline(thin(places), f"line {class_}", series.dashes), *texts]
     if series.style == "path":
-        ends = [circle(places[0], 4.5, f"ring {class_}", _describe_point(points[0]))] if len(points) > 1 else []
-        ends.append(circle(places[-1], 4.5, f"mark {class_}", _describe_point(points[-1])))
-        return [polyline(places, f"line faint-line {class_}"), *marks[1:-1], *ends, *texts]
+        ends = [svg.circle(places[0], 4.5, f"ring {class_}", _describe_point(points[0]))] if len(points) > 1 else []
+        ends.append(svg.circle(places[-1], 4.5, f"mark {class_}", _describe_point(points[-1])))
+        return [svg.polyline(places, f"line faint-line {class_}"), *marks[1:-1], *ends, *texts]
     if series.style == "marks":
         whiskers = [part for r in points for part in _draw_whisker(r, x, y, class_)]
-        return [polyline(places, f"line thin {class_}"), *whiskers, *marks, *texts]
+        return [svg.polyline(places, f"line thin {class_}"), *whiskers, *marks, *texts]
     bands: list[Markup] = []
     for stretch in _split_by_interval(thin(points)):
         upper = [(x(r.x), y.clamp(r.high or 0.0)) for r in stretch]
         lower = [(x(r.x), y.clamp(r.low or 0.0)) for r in stretch]
         # A single point has no area: its interval is a whisker.
-        area = polyline([*upper, *reversed(lower)], f"band {class_}", tag="polygon")
+        area = svg.polyline([*upper, *reversed(lower)], f"band {class_}", tag="polygon")
         bands += [area] if len(stretch) > 1 else _draw_whisker(stretch[0], x, y, class_)
     return [
         *bands,
-        polyline(thin(places), f"line {class_}", series.dashes),
+        svg.polyline(thin(places), f"line {class_}", series.dashes),
         *(marks if len(points) <= _MAX_MARKS else ()),
         *texts,
     ]
@@ -388,12 +381,12 @@ def _split_by_interval(points: Sequence[MetricPoint]) -> list[list[MetricPoint]]
     return [list(group) for is_known, group in groups if is_known]
 
 
-def _draw_whisker(point: MetricPoint, x: Scale, y: Scale, class_: str) -> list[Markup]:
+def _draw_whisker(point: MetricPoint, x: svg.Scale, y: svg.Scale, class_: str) -> list[Markup]:
     if point.low is None or point.high is None:
         return []
     at, low, high = x(point.x), y.clamp(point.low), y.clamp(point.high)
-    caps = [line((at - 3, end), (at + 3, end), f"whisker {class_}") for end in (low, high)]
-    return [line((at, low), (at, high), f"whisker {class_}"), *caps]
+    caps = [svg.line((at - 3, end), (at + 3, end), f"whisker {class_}") for end in (low, high)]
+    return [svg.line((at, low), (at, high), f"whisker {class_}"), *caps]
 
 
 def _describe_series(series: Series) -> str:
@@ -424,7 +417,7 @@ class Moment:
 
 def accuracy_chart(
     moments: Sequence[Moment], label: str, kept: Moment | None = None, *, most: int = 0, small: bool = False
-) -> Plot:
+) -> svg.Plot:
     """Draw accuracy over the training examples so far, with a ring around the kept round.
 
     Arguments:
@@ -454,7 +447,7 @@ def accuracy_point(moment: Moment) -> MetricPoint:
     return MetricPoint(moment.round, moment.examples, value, low, high, title=title)
 
 
-def loss_chart(curves: Mapping[int, Sequence[tuple[int, float]]]) -> Plot:
+def loss_chart(curves: Mapping[int, Sequence[tuple[int, float]]]) -> svg.Plot:
     """Draw the training loss by step, one line per round: the exponential mean over the batches."""
     shown = {round_: [MetricPoint(s, s, loss) for s, loss in curve] for round_, curve in curves.items() if curve}
     means = {round_: smooth(curve, _LOSS_SMOOTHING) for round_, curve in shown.items()}

@@ -12,22 +12,9 @@ from markupsafe import Markup
 
 from palaestra.core.records import Report
 from palaestra.core.statistics import Mean
+from palaestra.report import svg
 from palaestra.report.charts import round_color
 from palaestra.report.formatting import counts, format_signed, interval, percent, plural, shorten
-from palaestra.report.svg import (
-    BAR_WIDTH,
-    Plot,
-    Point,
-    Scale,
-    circle,
-    draw_mean,
-    element,
-    line,
-    number,
-    polyline,
-    text,
-    ticks,
-)
 
 if TYPE_CHECKING:
     from palaestra.recipes.teach.study import StudyArm
@@ -104,7 +91,7 @@ def build_skill_nodes(report: Report | None, allocation: Allocation) -> tuple[Sk
     return tuple(nodes)
 
 
-def draw_tree(nodes: Sequence[SkillNode], root: str) -> Plot:
+def draw_tree(nodes: Sequence[SkillNode], root: str) -> svg.Plot:
     """Draw the tree of `nodes` below `root`."""
     largest = max([1, *(node.examples for node in nodes)])
     name = f"{shorten(root, 30)} · {plural(sum(node.examples for node in nodes), 'example')}"
@@ -125,18 +112,20 @@ def draw_tree(nodes: Sequence[SkillNode], root: str) -> Plot:
             marks.append(_draw_leaf(node, leaf, first + k * _TREE_ROW, largest))
         y += node.height + _TREE_GAP
     stem = [
-        element("rect", element("title", name), x=_ROOT - 7, y=center - 7, width=14, height=14, rx=3, class_="root"),
-        text(10, center, name, "skill-name", "middle", transform=f"rotate(-90 10 {number(center)})"),
+        svg.element(
+            "rect", svg.element("title", name), x=_ROOT - 7, y=center - 7, width=14, height=14, rx=3, class_="root"
+        ),
+        svg.text(10, center, name, "skill-name", "middle", transform=f"rotate(-90 10 {svg.number(center)})"),
     ]
     head = [
-        *(text(x, 14, title, "head", "end") for title, x in _COLUMNS.items()),
-        text(_SKILL, 14, "skill", "head"),
-        text(_LEAF + 12, 14, "subskill", "head"),
-        line((0, 21), (_TREE_WIDTH, 21), "grid"),
+        *(svg.text(x, 14, title, "head", "end") for title, x in _COLUMNS.items()),
+        svg.text(_SKILL, 14, "skill", "head"),
+        svg.text(_LEAF + 12, 14, "subskill", "head"),
+        svg.line((0, 21), (_TREE_WIDTH, 21), "grid"),
     ]
     leaves = sum(len(node.children) for node in nodes)
     label = f"skill tree with {plural(len(nodes), 'skill')} and {plural(leaves, 'subskill')}"
-    return Plot(_TREE_WIDTH, y + padding, label, Markup("").join([*head, *branches, *stem, *marks]), "chart tree")
+    return svg.Plot(_TREE_WIDTH, y + padding, label, Markup("").join([*head, *branches, *stem, *marks]), "chart tree")
 
 
 def _draw_skill(node: SkillNode, y: float, largest: int) -> list[Markup]:
@@ -145,8 +134,8 @@ def _draw_skill(node: SkillNode, y: float, largest: int) -> list[Markup]:
     x = _SKILL + _RADIUS + 5
     return [
         _draw_node(node, node.name, (_SKILL, y), largest),
-        text(x, y - 5, shorten(node.name or "no skill", 20), "skill-name halo"),
-        text(x, y + 13, f"{figures} · {node.examples} ex.", "tick halo"),
+        svg.text(x, y - 5, shorten(node.name or "no skill", 20), "skill-name halo"),
+        svg.text(x, y + 13, f"{figures} · {node.examples} ex.", "tick halo"),
     ]
 
 
@@ -158,15 +147,15 @@ def _draw_leaf(skill: SkillNode, leaf: SkillNode, y: float, largest: int) -> Mar
     if leaf.first_round is not None:
         width = 7.0 + 6.0 * len(str(leaf.first_round))
         x = _LEAF - 19 - width / 2
-        parts.append(element("rect", x=x, y=y - 6.5, width=width, height=13, rx=6.5, class_="round"))
-        parts.append(text(x + width / 2, y + 3.5, str(leaf.first_round), "round-name", "middle"))
-    parts.append(text(_LEAF + 14, y + 4, shorten(leaf.name, 20), "label" if leaf.examples else "label faint"))
+        parts.append(svg.element("rect", x=x, y=y - 6.5, width=width, height=13, rx=6.5, class_="round"))
+        parts.append(svg.text(x + width / 2, y + 3.5, str(leaf.first_round), "round-name", "middle"))
+    parts.append(svg.text(_LEAF + 14, y + 4, shorten(leaf.name, 20), "label" if leaf.examples else "label faint"))
     for (column, x), value in zip(_COLUMNS.items(), cells, strict=True):
-        parts.append(text(x, y + 4, value, "label" if column == "accuracy" else "tick", "end"))
-    return element("g", *parts, data_skill=skill.name, data_subskill=leaf.name)
+        parts.append(svg.text(x, y + 4, value, "label" if column == "accuracy" else "tick", "end"))
+    return svg.element("g", *parts, data_skill=skill.name, data_subskill=leaf.name)
 
 
-def _draw_node(node: SkillNode, name: str, place: Point, largest: int) -> Markup:
+def _draw_node(node: SkillNode, name: str, place: svg.Point, largest: int) -> Markup:
     """Draw a circle. Its color is the accuracy, in five steps of 20 points; its area is the number of examples."""
     report, data = node.report, "no examples"
     if node.first_round is not None:
@@ -175,14 +164,14 @@ def _draw_node(node: SkillNode, name: str, place: Point, largest: int) -> Markup
     if report is not None and report.accuracy is not None:
         color = f"a{min(4, int(5 * report.accuracy + 1e-9))}"
     title = f"{name}: {percent(report)} ({interval(report)}; {counts(report)}); {data}"
-    return circle(place, _radius(node.examples, largest), f"node {color}", title)
+    return svg.circle(place, _radius(node.examples, largest), f"node {color}", title)
 
 
-def _draw_branch(start: Point, end: Point, node: SkillNode) -> Markup:
+def _draw_branch(start: svg.Point, end: svg.Point, node: SkillNode) -> Markup:
     (x1, y1), (x2, y2), bend = start, end, (start[0] + end[0]) / 2
-    curve = f"M {number(x1)} {number(y1)} C {number(bend)} {number(y1)} {number(bend)} {number(y2)} {number(x2)} {number(y2)}"
+    curve = f"M {svg.number(x1)} {svg.number(y1)} C {svg.number(bend)} {svg.number(y1)} {svg.number(bend)} {svg.number(y2)} {svg.number(x2)} {svg.number(y2)}"
     class_ = "branch" if node.examples or node.children else "branch closed"
-    return element("path", d=curve, class_=class_, stroke_width=1.0 + min(2.0, node.examples / 20))
+    return svg.element("path", d=curve, class_=class_, stroke_width=1.0 + min(2.0, node.examples / 20))
 
 
 def _radius(examples: int, largest: int) -> float:
@@ -197,7 +186,9 @@ _CLOSE, _STEP, _LEVELS = 9.0, 8.0, 3
 """Dots nearer than `_CLOSE` are moved apart by `_STEP`, on up to `_LEVELS` levels."""
 
 
-def seed_points(rows: Sequence[StudyArm], seeds: Sequence[int], address: Callable[[StudyArm, int], str]) -> Plot | None:
+def seed_points(
+    rows: Sequence[StudyArm], seeds: Sequence[int], address: Callable[[StudyArm, int], str]
+) -> svg.Plot | None:
     """Draw a row for each arm: a dot for each seed's gain, and the mean below. Lines join the dots of one seed.
 
     Arguments:
@@ -207,40 +198,42 @@ def seed_points(rows: Sequence[StudyArm], seeds: Sequence[int], address: Callabl
     if not values:
         return None
     low, high = _find_range(values, [row.gain for row in rows], room=max(values) - min(values))
-    x = Scale(low, high, _ARM_LABEL, _ARM_WIDTH - _ARM_RIGHT)
+    x = svg.Scale(low, high, _ARM_LABEL, _ARM_WIDTH - _ARM_RIGHT)
     bottom = _ARM_TOP + _ARM_ROW * len(rows)
     center = (_ARM_LABEL + _ARM_WIDTH - _ARM_RIGHT) / 2
-    parts = [text(center, bottom + _ARM_FOOT - 8, "gain in points on the test problems", "axis-name", "middle")]
-    for value in ticks(low, high, 7):
+    parts = [svg.text(center, bottom + _ARM_FOOT - 8, "gain in points on the test problems", "axis-name", "middle")]
+    for value in svg.ticks(low, high, 7):
         parts += [
-            line((x(value), _ARM_TOP), (x(value), bottom), "axis" if value == 0 else "grid"),
-            text(x(value), bottom + 16, format_tick(value), "tick", "middle"),
+            svg.line((x(value), _ARM_TOP), (x(value), bottom), "axis" if value == 0 else "grid"),
+            svg.text(x(value), bottom + 16, format_tick(value), "tick", "middle"),
         ]
     levels = [_ARM_TOP + _ARM_ROW * place + 22.0 for place in range(len(rows))]
     dots = [_place_dots(row, x, y) for row, y in zip(rows, levels, strict=True)]
     colors = {seed: round_color(place) for place, seed in enumerate(seeds, 1)}
     for seed in seeds:
-        parts.append(polyline([places[seed] for places in dots if seed in places], f"line thin {colors[seed]}"))
+        parts.append(svg.polyline([places[seed] for places in dots if seed in places], f"line thin {colors[seed]}"))
     for row, places, y in zip(rows, dots, levels, strict=True):
-        parts.append(element("text", element("title", row.name), shorten(row.name, 28), x=0, y=y + 4, class_="label"))
-        parts += draw_mean(row.gain, x, y + 14)
+        parts.append(
+            svg.element("text", svg.element("title", row.name), shorten(row.name, 28), x=0, y=y + 4, class_="label")
+        )
+        parts += svg.draw_mean(row.gain, x, y + 14)
         for seed in seeds:
             if seed in places:
-                mark = circle(places[seed], 4.5, f"mark {colors[seed]}", _describe_run(row, seed))
+                mark = svg.circle(places[seed], 4.5, f"mark {colors[seed]}", _describe_run(row, seed))
                 link = address(row, seed)
-                parts.append(element("a", mark, href=link) if link else mark)
+                parts.append(svg.element("a", mark, href=link) if link else mark)
     means = "; ".join(f"{row.name} {format_signed(row.gain.value)}" for row in rows if row.gain.count)
     label = f"gains in points, means over the seeds: {means}"
     legend = tuple((f"dot {color}", f"seed {seed}") for seed, color in colors.items())
-    return Plot(_ARM_WIDTH, bottom + _ARM_FOOT, label, Markup("").join(parts), "chart wide", legend)
+    return svg.Plot(_ARM_WIDTH, bottom + _ARM_FOOT, label, Markup("").join(parts), "chart wide", legend)
 
 
-def difference_scale(differences: Sequence[Mean]) -> Scale:
+def difference_scale(differences: Sequence[Mean]) -> svg.Scale:
     """Return one scale, including 0, for the pictures of all differences."""
     halves = [(mean.high - mean.low) / 2 for mean in differences if mean.count > 1]
     values = [0.0, *(mean.value for mean in differences)]
     low, high = _find_range(values, differences, room=1.6 * median(halves) if halves else 0.0)
-    return Scale(low, high, 8, BAR_WIDTH - 8)
+    return svg.Scale(low, high, 8, svg.BAR_WIDTH - 8)
 
 
 def format_tick(value: float) -> str:
@@ -260,9 +253,9 @@ def _find_range(values: Sequence[float], means: Sequence[Mean], room: float) -> 
     return low - pad, high + pad
 
 
-def _place_dots(row: StudyArm, x: Scale, y: float) -> dict[int, Point]:
+def _place_dots(row: StudyArm, x: svg.Scale, y: float) -> dict[int, svg.Point]:
     """Return the places of an arm's dots by seed. Dots that would hide each other are moved up."""
-    places: dict[int, Point] = {}
+    places: dict[int, svg.Point] = {}
     last, level = -math.inf, 0
     for seed, gain in sorted(row.gains.items(), key=lambda item: (item[1], item[0])):
         level = (level + 1) % _LEVELS if x(gain) - last < _CLOSE else 0

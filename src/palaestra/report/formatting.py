@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup, escape
 
-from palaestra.core.records import Report
+from palaestra.core.records import Report, Values
 from palaestra.core.statistics import Gain, Mean
 from palaestra.runs.provenance import describe_cost
 
@@ -246,7 +245,7 @@ def format_span(low: float, high: float) -> str:
     return f"{plain(low, size)} to {plain(high, size)}"
 
 
-def mean_span(mean: Mapping[str, Any]) -> str:
+def mean_span(mean: Values) -> str:
     """Format a mean with its interval. Without episodes, or with one, values are `None`.
 
     >>> mean_span({"value": 0.5, "low": 0.25, "high": 0.75}), mean_span({"value": 2.0, "low": None, "high": None})
@@ -259,7 +258,7 @@ def mean_span(mean: Mapping[str, Any]) -> str:
     return f"{plain(value, size)} [{plain(low, size)}, {plain(high, size)}]"
 
 
-def describe_unscored(part: Mapping[str, Any]) -> list[str]:
+def describe_unscored(part: Values) -> list[str]:
     """Describe the episodes of a rescoring that have only one of the two values."""
     lines = [f"{plural(count, 'episode')} without a new value: {reason}" for reason, count in part["unscored"].items()]
     return [f"{plural(part['new'], 'episode')} had no value and got one", *lines] if part["new"] else lines

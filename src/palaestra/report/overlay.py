@@ -17,6 +17,7 @@ from palaestra.core.errors import RunError
 from palaestra.core.records import Json, Split
 from palaestra.core.statistics import mean_interval
 from palaestra.recipes.evaluate.compare import CompareResult, compare
+from palaestra.recipes.progress import METRICS
 from palaestra.report.charts import (
     MetricPoint,
     Panel,
@@ -35,22 +36,7 @@ from palaestra.report.teach import accuracy_by_round
 from palaestra.research.workspace.workspace import Step
 from palaestra.runs.run import Run
 
-_TITLES = {
-    "test_accuracy": "test accuracy (%)",
-    "test_reward": "held-out reward",
-    "reward": "training reward",
-    "recent_return": "mean return of the last 100 episodes",
-    "reference_kl": "KL to the reference (nats per response)",
-    "entropy": "entropy (nats)",
-    "clip_fraction": "clip fraction",
-    "approx_kl": "KL of the update (nats)",
-    "length": "length of an episode",
-    "tokens_per_second": "tokens per second",
-    "steps_per_second": "steps per second",
-    "system/memory_gb": "memory of the process (GB)",
-    "system/gpu_memory_gb": "memory of the GPU (GB)",
-    "system/gpu_utilization": "utilization of the GPU (%)",
-}
+_TITLES: Mapping[str, str] = METRICS["axes"]
 """The main metrics of a train run with the names of their axes."""
 _SHARES = {"clip fraction", "frac reward zero std", "truncated"}
 """Metrics from 0 to 1."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from palaestra.core.records import Json, Message
+from palaestra.core.tables import load_table
 from palaestra.envs.turn.base import transcript
 from palaestra.recipes.research.episode_player import is_silent
 from palaestra.recipes.research.settings import ResearchSettings
@@ -22,25 +23,8 @@ _OPEN = 3
 _SHORT = 90
 FOLDERS = re.compile(r":/(?!/)(?:.*/)?(?=[^/]+$)")
 """The folders of an absolute path in an agent's name, but not those of a URL."""
-REASONS = {
-    "submitted": "the agent submitted its work",
-    "attempts": "the submission could not be judged",
-    "gave_up": "the agent stopped without a submission",
-    "steps": "the message limit was reached",
-    "time": "the time limit was reached",
-    "cost": "the agent's model reached its cost limit",
-    "context": "the conversation no longer fits the agent's model",
-    "format": "too many messages in a row had no readable action",
-    "failed": "something outside the agent failed: there is no score",
-    "interrupted": "the user stopped the run",
-}
-_OUTCOMES = {
-    "": "no submission with a score",
-    "scored": "gain over the baseline, on the task's scale",
-    "invalid": "the lowest of the task: the submission could not be judged",
-    "missing": "the lowest of the task: there was no submission",
-    "failed": "something outside the agent failed",
-}
+REASONS: Mapping[str, str] = load_table(__file__, "words")["reasons"]
+_OUTCOMES: Mapping[str, str] = load_table(__file__, "words")["outcomes"]
 
 
 def research_page(run: Run, with_texts: bool = True) -> Json:

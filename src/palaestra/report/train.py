@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from palaestra.core.records import Json, Split, Trajectory
 from palaestra.core.statistics import report_on
+from palaestra.core.tables import load_table
+from palaestra.recipes.progress import METRICS
 from palaestra.recipes.train.mixture import name_environments
 from palaestra.recipes.train.settings import TrainSettings
 from palaestra.report.charts import (
@@ -51,18 +53,10 @@ _MAX_SAMPLES = 4
 """Maximum sample episodes of an iteration."""
 _MAX_LISTED = 60
 """Maximum iterations in the table of metrics; if there are more, evenly spaced ones are listed."""
-_PHASES = {
-    "model": "the policy acts",
-    "environment": "environment: steps and rewards",
-    "reference": "log-probs of the reference",
-    "alternatives": "alternatives of the stored tokens",
-    "update": "learning",
-    "evaluate": "held-out evaluation",
-}
-_DIFFERENCE = "sampling_logprob_difference"
+_PHASES: Mapping[str, str] = load_table(__file__, "words")["phases"]
 _LIMITS = {"approx_kl": "target_kl", "grad_norm": "max_grad_norm"}
 """Metrics with the hyperparameters that limit them."""
-_COSTS = {"load": "loading", "train": "collecting and learning", "test": "held-out evaluation", "rest": "the rest"}
+_COSTS: Mapping[str, str] = load_table(__file__, "words")["costs"]
 _SHARES = ("clip_fraction", "frac_reward_zero_std", "truncated")
 """Metrics from 0 to 1 that are shown in percent."""
 
@@ -306,28 +300,15 @@ def _proxy_gold_chart(reward: Sequence[MetricPoint], gold: Sequence[MetricPoint]
 def _health_panel(trained: Metrics, settings: Json) -> list[Json]:
     """Show the metrics that exist. A metric that the last iteration lacks is shown with its iteration."""
     language = settings.get("policy") == "lm"
-    unit = "token" if language else "action"
+    words = {"unit": "action", "episode": "Episode", "steps": "steps"}
+    if language:
+        words = {"unit": "token", "episode": "Response", "steps": "tokens"}
+    words["answers"] = "messages" if metric_points(trained, "turns") else "responses"
     by_skill = sorted({name for row in trained.values() for name in row if name.startswith("groups/")})
     shown = [
-        ("approx_kl", "KL of the update", f"nats per {unit}, between the new and the collecting policy"),
-        ("reference_kl", "KL to the reference", "nats per response"),
-        ("clip_fraction", "Clip fraction", "% of ratios outside the clipping range"),
-        (_DIFFERENCE, "Engine and learner", "mean difference of their log-probs, in nats per token"),
-        (f"{_DIFFERENCE}_max", "Engine and learner, maximum", "of the differences of log-probs, in nats"),
-        ("staleness", "Staleness", "updates between the sampling and the learning weights"),
-        ("entropy", "Entropy", f"nats per {unit}"),
-        ("value_mean", "Mean value", "of the critic, over all actions"),
-        ("return_mean", "Mean return", f"discounted, from each {unit} on: the target of the critic"),
-        ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none"),
-        ("frac_reward_zero_std", "Groups without variance", "% with equal rewards"),
-        ("groups_hard", "Hard groups", "% with a mean in the lowest fifth of the range of rewards"),
-        ("groups_frontier", "Frontier groups", "% neither hard nor easy"),
-        ("groups_easy", "Easy groups", "% with a mean in the highest fifth of the range of rewards"),
-        *((name, f"Groups of {name.partition('/')[2]}", "% of the groups of an iteration") for name in by_skill),
-        ("length", "Response length" if language else "Episode length", "tokens" if language else "steps"),
-        ("turns", "Turns", "messages of the model per episode"),
-        ("truncated", "Truncated", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}"),
-        ("grad_norm", "Gradient norm", "before clipping"),
+        (name, title.format(**words, skill=name.partition("/")[2]), meaning.format(**words))
+        for row, title, meaning in METRICS["panel"]
+        for name in (by_skill if row == "groups/" else [row])
     ]
     last, metrics = max(trained, default=0), []
     for name, title, meaning in shown:

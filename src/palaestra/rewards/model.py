@@ -375,7 +375,8 @@ def train_reward_model(
         # Dropout uses torch's global generator.
         with fork_torch_rng(seeds.derive("dropout", now.step)):
             scores_N = model.forward([ids for index in batch for ids in rows[index]])
-        scores_BK = _by_comparison(scores_N, [len(rows[index]) for index in batch])
+        scores = torch.split(scores_N, [len(rows[index]) for index in batch])
+        scores_BK = torch.nn.utils.rnn.pad_sequence(list(scores), True, -math.inf)
         best_B = torch.tensor([comparisons[index].best for index in batch], device=scores_BK.device)
         loss = best_of_k_loss(scores_BK, best_B, training.centre)
         value = float(loss.detach())
@@ -404,11 +405,6 @@ def train_reward_model(
     losses = [entry["ranking_loss"] for entry in now.validation]
     best_epoch = losses.index(min(losses)) + 1 if losses else training.epochs
     return RewardHistory(now.curve, now.validation, best_epoch, now.step < len(batches))
-
-
-def _by_comparison(scores_N: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-    """Arrange scores as one row for each comparison, padded with minus infinity."""
-    return torch.nn.utils.rnn.pad_sequence(list(torch.split(scores_N, list(counts))), True, -math.inf)
 
 
 def _is_out_of_patience(validation: Sequence[dict[str, float]], patience: int) -> bool:

@@ -41,11 +41,18 @@ class RunLog(logging.Handler):
 
     def open(self) -> None:
         logging.getLogger().addHandler(self)
-        _attach(self)
+        hook: Any = warnings.showwarning
+        if not isinstance(hook, _WarningHook):
+            hook = warnings.showwarning = _WarningHook(hook)
+        hook.logs.append(self)
 
     def close(self) -> None:
         logging.getLogger().removeHandler(self)
-        _detach(self)
+        hook: Any = warnings.showwarning
+        if isinstance(hook, _WarningHook):
+            hook.logs = [other for other in hook.logs if other is not self]
+            if not hook.logs:
+                warnings.showwarning = hook.show
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -95,21 +102,6 @@ class _WarningHook:
         for log in self.logs:
             log.add(f"warning: {category.__name__}: {message} ({Path(filename).name}, line {lineno})")
         self.show(message, category, filename, lineno, file, line)
-
-
-def _attach(log: RunLog) -> None:
-    hook: Any = warnings.showwarning
-    if not isinstance(hook, _WarningHook):
-        hook = warnings.showwarning = _WarningHook(hook)
-    hook.logs.append(log)
-
-
-def _detach(log: RunLog) -> None:
-    hook: Any = warnings.showwarning
-    if isinstance(hook, _WarningHook):
-        hook.logs = [other for other in hook.logs if other is not log]
-        if not hook.logs:
-            warnings.showwarning = hook.show
 
 
 def read_log(folder: Path) -> list[str]:

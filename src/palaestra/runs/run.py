@@ -316,6 +316,20 @@ def check_folder(folder: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
+def read_summary(folder: Path, recipe: str) -> Json | None:
+    """Read the summary of a run of a recipe; `None` if the run has not ended.
+
+    Raises:
+        RunError: it is the summary of something else.
+    """
+    if not (folder / "summary.json").exists():
+        return None
+    summary = read_json(folder / "summary.json")
+    if not isinstance(summary, dict) or summary.get("recipe") != recipe:
+        raise RunError(f"the run folder is damaged: {folder / 'summary.json'} is not the summary of a {recipe} run")
+    return summary
+
+
 def new_folder(recipe: str, base: Path = Path("runs")) -> Path:
     """Return a new folder name from the recipe, the time and, if needed, the process id."""
     stem = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -59,7 +59,7 @@ class Store:
                 self._db.execute("PRAGMA trusted_schema=OFF")
                 if read_only:
                     self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE)
-                    self._db.set_progress_handler(self._is_late, _PROGRESS_STEPS)
+                    self._db.set_progress_handler(lambda: time.monotonic() > self._deadline, _PROGRESS_STEPS)
                 if create:
                     self._db.execute("PRAGMA journal_mode=WAL")
                     self._db.executescript(
@@ -85,10 +85,6 @@ class Store:
         for name, kind in kinds.items():
             if kind != "table" or any(row[-1] for row in self._db.execute(f"PRAGMA table_xinfo({_quote(name)})")):
                 raise sqlite3.DatabaseError(f"{name} is not a plain table")
-
-    def _is_late(self) -> bool:
-        """Whether the running query has exceeded its time. SQLite calls this between its steps."""
-        return time.monotonic() > self._deadline
 
     def close(self) -> None:
         self._db.close()

@@ -133,7 +133,7 @@ def list_code(recipe: str, settings: Mapping[str, object]) -> list[str]:
     named = []
     for setting, value in settings.items():
         commands = setting in _HARMFUL or (setting == "agent" and recipe == "train")
-        for name, text in _list_texts(setting, value):
+        for name, text in list_texts(setting, value):
             if text and (commands or not _is_plain(setting, name, text)):
                 shown = f"{setting}={text}" if len(text) <= 200 else f"{setting}={text[:197]}..."
                 # A terminal must not obey what somebody else has written.
@@ -158,25 +158,25 @@ def _is_plain(setting: str, name: str, text: str) -> bool:
     return all("/" not in word or _HUB_ID.fullmatch(word) for word in words)
 
 
-def _list_texts(name: str, value: object) -> Iterator[tuple[str, str]]:
+def list_texts(name: str, value: object) -> Iterator[tuple[str, str]]:
     """Yield all texts in nested values, each with the name of its option, or of the setting."""
     if isinstance(value, str):
         option = re.match(r"(\w+)=", value)
         yield option[1] if option else name, value
     elif isinstance(value, Mapping):
         for key, entry in value.items():
-            yield from _list_texts(name, key)
-            yield from _list_texts(str(key), entry)
+            yield from list_texts(name, key)
+            yield from list_texts(str(key), entry)
     elif isinstance(value, list | tuple):
         for entry in value:
-            yield from _list_texts(name, entry)
+            yield from list_texts(name, entry)
 
 
 def _hash_code(settings: Mapping[str, object]) -> dict[str, str]:
     """Return the hashes of all files of code that settings name, by path: files, folders of code, and modules."""
     paths: set[Path] = set()
     for setting, value in settings.items():
-        for name, text in _list_texts(setting, value):
+        for name, text in list_texts(setting, value):
             words = {*_WORD.findall(text), text}
             with suppress(ValueError):  # An open quotation mark.
                 words.update(shlex.split(text))

@@ -6,13 +6,14 @@ A parameter is honored, or rejected with status 400 and its name. Only `user` ha
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from palaestra.core.records import ImagePart, Json, Message, Sampling, ToolCall
+from palaestra.core.tables import load_table
 from palaestra.engines.openai_format import parse_message
 
 if TYPE_CHECKING:
@@ -27,39 +28,10 @@ _StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 _Zero = Annotated[float | None, Field(ge=0, le=0)]
 
 
-_ALTERNATIVES = {
-    "echo": "the prompt is not repeated; join it and the answer",
-    "suffix": "text is not inserted; describe the text after the gap in the prompt",
-    "best_of": "all completions are returned; use n and choose one",
-    "logit_bias": "logits are not changed; use temperature, top_p or top_k",
-    "presence_penalty": "tokens are not penalized; use temperature, top_p or top_k",
-    "frequency_penalty": "tokens are not penalized; use temperature, top_p or top_k",
-    "top_logprobs": "only the log-prob of the sampled token is known; use logprobs",
-    "tools.type": "tools of the server are not offered; offer functions, and disable the others in the agent",
-    "tools.defer_loading": "tools are not searched; send all of them",
-    "thinking.type": "a budget of thinking tokens is not kept; use adaptive or disabled",
-    "output_config.effort": "the policy has no levels of effort; use high or leave it out",
-    "reasoning.effort": "the policy has no levels of effort; use none or leave it out",
-    "functions": "functions are not supported; use tools",
-    "function_call": "functions are not supported; use tool_choice",
-}
+_ERRORS = load_table(__file__, "errors")
+_ALTERNATIVES: Mapping[str, str] = _ERRORS["alternatives"]
 """What to do instead, by the name of a parameter that is not honored."""
-_STATUSES = {
-    "invalid_api_key": 401,
-    "forbidden": 403,
-    "not_found": 404,
-    "model_not_found": 404,
-    "session_not_found": 404,
-    "no_environment": 404,
-    "session_exists": 409,
-    "too_large": 413,
-    "unsupported_content_type": 415,
-    "rate_limit_exceeded": 429,
-    "client_closed_request": 499,
-    "engine": 500,
-    "server_error": 500,
-    "unavailable": 503,
-}
+_STATUSES: Mapping[str, int] = _ERRORS["statuses"]
 """HTTP status by the code of an error; others have status 400."""
 
 

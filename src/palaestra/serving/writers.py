@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from palaestra.core.records import Completion, Json, Request
 from palaestra.core.text import mask
 from palaestra.serving.request_bodies import CommonBody, RequestError
 
 
-class AnswerWriter(ABC):
+class AnswerWriter(Protocol):
     """Writes the answer to one request.
 
     A choice is the dictionary of OpenAI's format, with the whole text or message.
     """
 
-    @abstractmethod
     def write_whole(self, choices: list[Json], completions: Sequence[Completion], count: int) -> Json:
         """The whole response.
 
@@ -28,23 +26,18 @@ class AnswerWriter(ABC):
             count: the number of completions of each prompt.
         """
 
-    @abstractmethod
     def write_start(self, request: Request) -> Iterator[str]:
         """The events before the first token."""
 
-    @abstractmethod
     def write_text(self, index: int, text: str) -> Iterator[str]:
         """The events of a further piece of a text."""
 
-    @abstractmethod
     def write_choice(self, choice: Json, completion: Completion, rest: str) -> Iterator[str]:
         """The events at the end of a choice. `rest` is the text that was not sent yet."""
 
-    @abstractmethod
     def write_end(self, completions: Sequence[Completion]) -> Iterator[str]:
         """The events at the end of the stream."""
 
-    @abstractmethod
     def write_error(self, error: RequestError) -> str:
         """The event of an error."""
 

@@ -44,24 +44,10 @@ _SETTINGS = {
     "seed": "seed",
 }
 """Keys that settings of the run determine, with the name of the setting."""
-_MANAGED = frozenset(
-    [
-        "model_name_or_path",
-        "stage",
-        "do_train",
-        "finetuning_type",
-        "lora_alpha",
-        "lora_target",
-        "dataset",
-        "dataset_dir",
-        "template",
-        "output_dir",
-        "logging_steps",
-        "resume_from_checkpoint",
-        "pref_beta",
-        "pref_ftx",
-    ]
-)
+_MANAGED = frozenset([
+    "model_name_or_path", "stage", "do_train", "finetuning_type", "lora_alpha", "lora_target", "dataset", "dataset_dir", "template",
+    "output_dir", "logging_steps", "resume_from_checkpoint", "pref_beta", "pref_ftx",
+])  # fmt: skip
 """Keys that Palaestra sets to exchange data with LLaMA-Factory."""
 
 

@@ -43,16 +43,26 @@ _Collect = Callable[[int], Rollout]
 class Practice:
     """Settings of practice."""
 
-    passes: float = setting(4.0, "How often each problem is practised.", above=0)
-    problems: int = setting(16, "Problems in an iteration.", low=1)
-    group_size: int = setting(8, "Answers to a problem in an iteration.", low=2)
-    learning_rate: float = setting(1e-4, "Learning rate.", above=0)
-    max_tokens: int = setting(72, "Maximum tokens of an answer.", low=1)
-    temperature: float = setting(1.0, "Sampling temperature of an answer.", above=0)
-    kl_coef: float = setting(0.0, "Weight of the KL divergence from the base weights.", low=0)
-    variant: Literal["grpo", "dr_grpo", "dapo"] = setting("grpo", "Variant of GRPO; see `palaestra.rl.grpo`.")
-    num_minibatches: int = setting(2, "Optimizer steps of an update.", low=1)
-    slots: int = setting(128, "Answers that are generated at the same time.", low=1)
+    passes: float = setting(4.0, above=0)
+    """How often each problem is practised."""
+    problems: int = setting(16, low=1)
+    """Problems in an iteration."""
+    group_size: int = setting(8, low=2)
+    """Answers to a problem in an iteration."""
+    learning_rate: float = setting(1e-4, above=0)
+    """Learning rate."""
+    max_tokens: int = setting(72, low=1)
+    """Maximum tokens of an answer."""
+    temperature: float = setting(1.0, above=0)
+    """Sampling temperature of an answer."""
+    kl_coef: float = setting(0.0, low=0)
+    """Weight of the KL divergence from the base weights."""
+    variant: Literal["grpo", "dr_grpo", "dapo"] = setting("grpo")
+    """Variant of GRPO; see `palaestra.rl.grpo`."""
+    num_minibatches: int = setting(2, low=1)
+    """Optimizer steps of an update."""
+    slots: int = setting(128, low=1)
+    """Answers that are generated at the same time."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -113,13 +123,8 @@ class PracticingStudent(ModelStudent):
         practice = self._practice_in_environment if self.processor is None else self._practice_by_engine
         policy, collect = practice(problems, groups, seeds)
         reference = ReferencePolicy(policy, self._copy_base()) if settings.kl_coef else None
-        config = GRPOConfig(
-            learning_rate=settings.learning_rate,
-            group_size=settings.group_size,
-            kl_coef=settings.kl_coef,
-            num_minibatches=settings.num_minibatches,
-            variant=settings.variant,
-        )
+        names = ("learning_rate", "group_size", "kl_coef", "num_minibatches", "variant")
+        config = GRPOConfig(**{name: getattr(settings, name) for name in names})
         algorithm = GRPO(policy, config, seeds.derive("algorithm"))
         total = math.ceil(settings.passes * len(problems) / groups)
         curve: list[tuple[int, float]] = []

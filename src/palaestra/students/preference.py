@@ -38,16 +38,18 @@ class Preference:
     For `nano` a `beta` of 0.5 worked better than the usual 0.1.
     """
 
-    beta: float = setting(0.5, "Strength of the regularization towards the reference.", above=0)
-    sft_weight: float = setting(
-        1.0,
-        "Weight of the cross-entropy of the correct responses (RPO), the only loss of examples without a wrong answer.",
-        low=0,
-    )
-    samples: int = setting(4, "Answers to sample to find a wrong one; 0 uses only those of the examples.", low=0)
-    temperature: float = setting(1.0, "Sampling temperature of these answers.", above=0)
-    max_tokens: int = setting(128, "Maximum tokens of these answers.", low=1)
-    learning_rate: float = setting(0.0, "Learning rate; 0 means that of the supervision.", low=0)
+    beta: float = setting(0.5, above=0)
+    """Strength of the regularization towards the reference."""
+    sft_weight: float = setting(1.0, low=0)
+    """Weight of the cross-entropy of the correct responses (RPO), the only loss of examples without a wrong answer."""
+    samples: int = setting(4, low=0)
+    """Answers to sample to find a wrong one; 0 uses only those of the examples."""
+    temperature: float = setting(1.0, above=0)
+    """Sampling temperature of these answers."""
+    max_tokens: int = setting(128, low=1)
+    """Maximum tokens of these answers."""
+    learning_rate: float = setting(0.0, low=0)
+    """Learning rate; 0 means that of the supervision."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -69,17 +71,6 @@ class PreferencePair:
         return [self.chosen] if self.rejected is None else [self.chosen, self.rejected]
 
 
-def _dpo_losses(
-    chosen: torch.Tensor,
-    rejected: torch.Tensor,
-    reference_chosen: torch.Tensor,
-    reference_rejected: torch.Tensor,
-    beta: float,
-) -> torch.Tensor:
-    """The loss of each pair from the log-probs of whole responses (Rafailov et al. 2023, equation 7)."""
-    return -logsigmoid(beta * ((chosen - reference_chosen) - (rejected - reference_rejected)))
-
-
 def preference_loss(
     logprobs: ResponseLogProbs,
     pairs: Sequence[PreferencePair],
@@ -99,9 +90,10 @@ def preference_loss(
     loss = total_B.new_zeros(())
     if paired:
         reference_P2 = torch.tensor(reference, device=total_B.device)
-        losses_P = _dpo_losses(total_B[paired], total_B[count:], reference_P2[:, 0], reference_P2[:, 1], settings.beta)
+        # Rafailov et al. 2023, equation 7, from the log-probs of whole responses.
+        margins_P = (total_B[paired] - reference_P2[:, 0]) - (total_B[count:] - reference_P2[:, 1])
         # Divide by all examples of the batch, so that every pair has the same weight.
-        loss = losses_P.sum() / count
+        loss = -logsigmoid(settings.beta * margins_P).sum() / count
     if settings.sft_weight:
         tokens = sum(len(pair.chosen.response_ids) for pair in pairs)
         loss = loss - settings.sft_weight * total_B[:count].sum() / tokens

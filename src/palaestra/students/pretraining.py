@@ -126,14 +126,6 @@ def compute_padded_loss(model: PreTrainedModel, batch: Batch, half: bool = False
 
 
 _SPECIAL_TOKENS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
-# The generation tags mark the assistant's tokens, for example for TRL.
-_CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
-    "{% if message['role'] == 'assistant' %}"
-    "{% generation %}{{ message['content'] + '<|end|>' }}{% endgeneration %}"
-    "{% else %}{{ message['content'] + '<|end|>' }}{% endif %}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
 
 
 def build_tokenizer(texts: Iterable[str], row: EmbeddedModel = EMBEDDED["nano"]) -> PreTrainedTokenizerFast:
@@ -162,8 +154,8 @@ def build_tokenizer(texts: Iterable[str], row: EmbeddedModel = EMBEDDED["nano"])
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
-    template = Path(__file__).with_name(f"{row.folder.name}.jinja")
-    fast.chat_template = template.read_text(encoding="utf-8") if template.is_file() else _CHAT_TEMPLATE
+    # The generation tags of the templates mark the assistant's tokens, for example for TRL.
+    fast.chat_template = Path(__file__).with_name(f"{row.folder.name}.jinja").read_text(encoding="utf-8")
     return fast
 
 
@@ -218,25 +210,13 @@ _PATCH = 8
 IMAGE_TOKENS = (SIDE // _PATCH) ** 2
 """Number of tokens per image."""
 _IMAGE = "<|image|>"
-_VLM_CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
-    "{% if message['role'] == 'assistant' %}{% generation %}"
-    "{% if message['content'] is string %}{{ message['content'] }}"
-    "{% else %}{% for part in message['content'] %}{{ part['text'] }}{% endfor %}{% endif %}"
-    "{{ '<|end|>' }}{% endgeneration %}"
-    "{% elif message['content'] is string %}{{ message['content'] + '<|end|>' }}"
-    "{% else %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}{{ '<|image|>' }}{% else %}{{ part['text'] }}{% endif %}"
-    "{% endfor %}{{ '<|end|>' }}{% endif %}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
 
 
 def build_vlm_tokenizer(texts: Sequence[Shown]) -> PreTrainedTokenizerFast:
     """Train a tokenizer like nano's on these texts and add the image token."""
-    tokenizer = build_tokenizer(text for shown in texts for text in (shown.question, shown.response))
+    row = EMBEDDED["nano-vlm"]
+    tokenizer = build_tokenizer((text for shown in texts for text in (shown.question, shown.response)), row)
     tokenizer.add_special_tokens({"additional_special_tokens": [_IMAGE]}, replace_extra_special_tokens=False)
-    tokenizer.chat_template = _VLM_CHAT_TEMPLATE
     return tokenizer
 
 

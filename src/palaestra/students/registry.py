@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,8 @@ from palaestra.envs.lesson.student import STUDENTS
 
 if TYPE_CHECKING:
     # Types only: listing the students must not load torch.
-    from palaestra.engines.base import WeightsEngine
-    from palaestra.envs.lesson.student import Start, Student
-    from palaestra.envs.token import TokenVectorEnv
+    from palaestra.envs.lesson.student import Student
     from palaestra.models.registry import LoadedModel
-    from palaestra.students.llama_factory import LlamaFactory
-    from palaestra.students.student import Scorer
     from palaestra.students.supervised import Supervision
 
 
@@ -50,48 +46,31 @@ def check_student(kind: str, options: Mapping[str, object]) -> None:
             raise SettingsError(f"option '{first['loc'][0]}' of student '{kind}': {first['msg'].lower()}") from error
 
 
-def make_student(
-    kind: str,
-    model: LoadedModel,
-    supervision: Supervision | None = None,
-    *,
-    start: Start = "base",
-    score: Scorer | None = None,
-    environment: Callable[..., TokenVectorEnv] | None = None,
-    batch_size: int = 128,
-    keep_every: float = 120.0,
-    trainer: LlamaFactory | None = None,
-    predictor: WeightsEngine | None = None,
-    **options: Any,
-) -> Student:
+def make_student(kind: str, model: LoadedModel, supervision: Supervision | None = None, **arguments: Any) -> Student:
     """Make a student of the kind that is registered under `kind`.
 
     Arguments:
         supervision: which weights are trained, and how; by default `supervision_for` the model.
-        start: `"base"` trains from the base weights on all data, `"last"` from the last round's on the new data.
-        score: scores answers to the questions of examples. Required by `"practice"`; `"preference"` finds the
-            student's own wrong answers with it.
-        environment: makes token environments, for example `palaestra.envs.token.TokenVectorEnv`; for `"practice"`.
-        trainer: trains the adapter instead of the built-in loop.
-        predictor: generates the predictions instead of transformers; it has the base weights of `model`.
-        options: fields of the kind's `Settings`.
+        arguments: those of `ModelStudent`, and fields of the kind's `Settings`. A student does not get arguments of
+            `ModelStudent` that it does not take.
 
     Raises:
         UnknownNameError: no student of that kind is registered.
         SettingsError: it has no such option, or a required argument is missing.
     """
+    from palaestra.students.student import ModelStudent
     from palaestra.students.supervised import supervision_for
 
     student_class = STUDENTS.get(kind)
+    shared = inspect.signature(ModelStudent).parameters
+    options = {name: value for name, value in arguments.items() if name not in shared}
     check_student(kind, options)
     settings = getattr(student_class, "Settings", None)
-    arguments = {"settings": settings(**options) if settings is not None else None, "start": start, "score": score}
-    arguments |= {"environment": environment, "batch_size": batch_size, "keep_every": keep_every}
-    arguments |= {"trainer": trainer, "predictor": predictor}
+    arguments["settings"] = settings(**options) if settings is not None else None
     parameters = inspect.signature(student_class).parameters
     student: Student = student_class(
         model,
         supervision if supervision is not None else supervision_for(model.weights),
-        **{name: value for name, value in arguments.items() if name in parameters},
+        **{name: value for name, value in arguments.items() if name in shared and name in parameters},
     )
     return student

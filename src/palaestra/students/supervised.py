@@ -151,7 +151,8 @@ def fine_tune(
     Raises:
         LessonError: an example is too long, or the loss is not finite.
     """
-    rows = [encode(example, tokenizer, _max_context(model), processor) for example in examples]
+    limit = position_limit(model.config) or 1 << 30
+    rows = [encode(example, tokenizer, limit, processor) for example in examples]
     logprobs = ResponseLogProbs(model, padding_id(tokenizer))
 
     def batch_loss(batch: Sequence[int]) -> torch.Tensor:
@@ -225,11 +226,6 @@ def optimize(
                 keep_state(TrainingState(step + 1, weights, optimizer.state_dict()["state"], curve))
     model.eval()
     return curve
-
-
-def _max_context(model: PreTrainedModel | PeftModel) -> int:
-    """The maximum length of a sequence, question and response together."""
-    return position_limit(model.config) or 1 << 30
 
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -28,24 +28,12 @@ TEACHERS = Registry("teacher", "palaestra.teachers")
 for _name, _place, _help in (
     ("no_state", "simple:NoState", "the same number of examples for every skill; ignores the student's results"),
     ("open_ended", "simple:OpenEnded", "examples for single wrong answers of the student, sampled from all of them"),
-    (
-        "skill_list",
-        "simple:SkillList",
-        "examples by the wrong answers of each skill, for its subskills with the most errors",
-    ),
-    (
-        "skill_tree",
-        "skill_tree:SkillTree",
-        "one tree of subskills per skill: a policy explores and exploits, within limits",
-    ),
+    ("skill_list", "simple:SkillList", "examples by the wrong answers of each skill, for its subskills with the most errors"),
+    ("skill_tree", "skill_tree:SkillTree", "one tree of subskills per skill: a policy explores and exploits, within limits"),
     ("sfl", "simple:LearnabilityTeacher", "by p(1 - p) at the accuracy p of each subskill: sampling for learnability"),
     ("progress", "simple:ProgressTeacher", "by the change of each skill's accuracy in the last round, up or down"),
-    (
-        "learned",
-        "learned:Learned",
-        "a policy that was trained by reinforcement learning divides each lesson; needs policy=RUN",
-    ),
-):
+    ("learned", "learned:Learned", "a policy that was trained by reinforcement learning divides each lesson; needs policy=RUN"),
+):  # fmt: skip
     TEACHERS.register(_name, f"palaestra.teachers.{_place}", _help)
 
 

@@ -181,19 +181,8 @@ def file_state(folder: Path) -> tuple[int, ...]:
     """Numbers that change when a run writes something."""
     state: list[int] = []
     base = str(folder)  # Joining paths takes longer than reading their state.
-    files = (
-        "settings.json",
-        "store.sqlite",
-        "store.sqlite-wal",
-        "summary.json",
-        TRACEBACK,
-        NOTES,
-        STUDY,
-        BENCH,
-        CHECK,
-        RESCORE,
-    )
-    for name in files:
+    files = ("settings.json", "store.sqlite", "store.sqlite-wal", "summary.json")
+    for name in (*files, TRACEBACK, NOTES, STUDY, BENCH, CHECK, RESCORE):
         try:
             status = os.stat(f"{base}/{name}")
             # A reader of an ended run makes an empty -wal for a moment.

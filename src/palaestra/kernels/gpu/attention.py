@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +39,22 @@ class SegmentLengths:
             for lengths in (query_lengths, key_lengths)
         ]
         return cls(list(query_lengths), list(key_lengths), *starts)
+
+
+class AttentionLimits(NamedTuple):
+    """The numbers of a layer's attention.
+
+    Arguments:
+        scale: of the products of queries and keys.
+        window: the number of keys to which a query attends; 0 for all.
+        softcap: the limit of scores; 0 for none.
+        sinks_H: the score of a key without a value, by head.
+    """
+
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+    sinks_H: torch.Tensor | None = None
 
 
 def attend(
@@ -75,29 +91,23 @@ def attend_packed(
     key_MKD: torch.Tensor,
     value_MKD: torch.Tensor,
     segments: SegmentLengths,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
-    sinks_H: torch.Tensor | None = None,
+    limits: AttentionLimits,
 ) -> torch.Tensor:
     """Causal attention within each sequence. Query heads may share keys. Returns `[queries, heads, width]`.
 
     On a GPU this is torch's FlashAttention for 16-bit values and its memory-efficient attention for others. Where those have
     no window, soft-capping or sinks, sequences are padded. Elsewhere it computes one sequence at a time.
-
-    Arguments:
-        window: the number of keys to which a query attends; 0 for all.
-        softcap, sinks_H: see `attend`.
     """
     longest = max(segments.query_lengths), max(segments.key_lengths)
-    window = window if window < longest[1] else 0
+    limits = limits._replace(window=limits.window if limits.window < longest[1] else 0)
     if not query_NHD.is_cuda:
-        return _attend_in_turn(query_NHD, key_MKD, value_MKD, segments, scale, window, softcap, sinks_H)
+        return _attend_in_turn(query_NHD, key_MKD, value_MKD, segments, limits)
+    scale, window, softcap, sinks_H = limits
     layout = segments.query_starts, segments.key_starts, *longest
     flash, width = _find_flash_attention(), query_NHD.shape[-1]
     takes_flash = query_NHD.dtype in (torch.bfloat16, torch.float16) and width <= _MAX_FLASH_WIDTH and width % 8 == 0
     if softcap or sinks_H is not None or (window and not (flash and takes_flash)):
-        return attend_padded(query_NHD, key_MKD, value_MKD, segments, scale, window, softcap, sinks_H)
+        return attend_padded(query_NHD, key_MKD, value_MKD, segments, limits)
     if flash is not None and takes_flash:
         attend, shares_keys = flash
         if not shares_keys:
@@ -140,11 +150,10 @@ def attend_padded(
     key_MKD: torch.Tensor,
     value_MKD: torch.Tensor,
     segments: SegmentLengths,
-    scale: float,
-    *limits: Any,
+    limits: AttentionLimits,
 ) -> torch.Tensor:
     """The same as `attend_packed`, over sequences that are padded to a table."""
-    window, softcap, sinks_H = limits
+    scale, window, softcap, sinks_H = limits
     count_B1, length_B1 = (starts.diff()[:, None] for starts in (segments.query_starts, segments.key_starts))
     place_1Q, place_1L = (
         torch.arange(max(lengths), device=query_NHD.device)[None]
@@ -165,10 +174,9 @@ def _attend_in_turn(
     key_MKD: torch.Tensor,
     value_MKD: torch.Tensor,
     segments: SegmentLengths,
-    scale: float,
-    *limits: Any,
+    limits: AttentionLimits,
 ) -> torch.Tensor:
-    window, softcap, sinks_H = limits
+    scale, window, softcap, sinks_H = limits
     (total, heads, width), shared = query_NHD.shape, key_MKD.shape[1]
     # Query heads that share keys are computed as one head with several queries.
     queries = torch.split(query_NHD.view(total, shared, -1, width).permute(1, 2, 0, 3), segments.query_lengths, 2)

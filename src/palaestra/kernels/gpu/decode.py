@@ -71,8 +71,7 @@ class PackedDecoder(DecodeStep):
             keys, values = cache[0, index], cache[1, index]
             cos_PW, sin_PW = angles[block.rotation]
             query_NHW = rotate_and_store(joint_NK, cos_PW, sin_PW, keys, values, row_N, position_N, decoder.heads)
-            limits = block.scale, block.window, block.softcap, block.sinks_H
-            return attend(query_NHW, keys, values, row_N, position_N, *limits)
+            return attend(query_NHW, keys, values, row_N, position_N, block.limits)
 
         hidden = self.run_blocks(ids_N, position_N, attend_cache)
         normed_MD = decoder.final_norm(hidden[last_M])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from palaestra.kernels.gpu.attention import AttentionLimits
 from palaestra.kernels.gpu.attention import attend as attend_batch
 from palaestra.kernels.operations import rotate
 
@@ -21,17 +22,10 @@ def attend(
     values_RKPD: torch.Tensor,
     row_N: torch.Tensor,
     position_N: torch.Tensor,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
-    sinks_H: torch.Tensor | None = None,
+    limits: AttentionLimits,
 ) -> torch.Tensor:
-    """Attend from each query to the positions of its row up to its own. Returns `[queries, heads * width]`.
-
-    Arguments:
-        window: the number of positions to which a query attends; 0 for all.
-        softcap, sinks_H: see `attention.attend`.
-    """
+    """Attend from each query to the positions of its row up to its own. Returns `[queries, heads * width]`."""
+    scale, window, softcap, sinks_H = limits
     queries, heads, width = query_NHD.shape
     _, shared, room, _ = keys_RKPD.shape
     if not query_NHD.is_cuda:
@@ -47,11 +41,9 @@ def attend(
     tensors = query_NHD, keys_RKPD, values_RKPD, mixed_NHD, row_N, position_N
     padded_width, exact = max(16, triton.next_power_of_2(width)), query_NHD.dtype == torch.float32
     shape = {"SHARED": shared, "GROUP": heads // shared, "WIDTH": width, "WIDTH_2": padded_width}
-    limits = {"WINDOW": window, "SOFTCAP": softcap, "HAS_SINKS": sinks_H is not None}
+    shape |= {"WINDOW": window, "SOFTCAP": softcap, "HAS_SINKS": sinks_H is not None}
     sinks = query_NHD if sinks_H is None else sinks_H
-    _attend[queries, shared](
-        *tensors, sinks, scale, query_NHD.stride(0), room, **shape, **limits, EXACT=exact, num_warps=4
-    )
+    _attend[queries, shared](*tensors, sinks, scale, query_NHD.stride(0), room, **shape, EXACT=exact, num_warps=4)
     return mixed_NHD.view(queries, -1)
 
 

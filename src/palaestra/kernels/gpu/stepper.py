@@ -15,11 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from palaestra.core.errors import ModelError
 from palaestra.kernels.gpu.decode import PackedDecoder, make_packed_decoder
 from palaestra.kernels.gpu.device import Graph, allocate_cache, count_free_bytes
 from palaestra.kernels.operations import sample_tokens
-from palaestra.models.families import context_length, make_short_copy
+from palaestra.models.families import check_length, context_length, make_short_copy
 
 _PROMPT_TOKENS = (64, 256, 1024)
 """Sizes of the graphs for prompts, in tokens."""
@@ -87,8 +86,7 @@ class PackedStepper:
             logits_SV: for the interface of `SlotStepper`.
         """
         longest = max(map(len, prompts.values()))
-        if longest > self.context:
-            raise ModelError(f"a prompt has {longest} tokens; the model reads at most {self.context}")
+        check_length(longest, self.context, "a prompt")
         self._make_room(longest + 1)
         first: dict[tuple[int, ...], int] = {}
         source = {slot: first.setdefault(tuple(ids), slot) for slot, ids in prompts.items()}
@@ -115,8 +113,7 @@ class PackedStepper:
         """Feed one token per slot. Returns the logits after it, `[slots, vocabulary]`; see `SlotStepper.step`."""
         going = self._lengths > 0
         going[[*starting, *waiting]] = False
-        if int(self._lengths[going].max(initial=0)) >= self.context:
-            raise ModelError(f"a sequence has {self.context + 1} tokens; the model reads at most {self.context}")
+        check_length(int(self._lengths[going].max(initial=0)) + 1, self.context)
         fed, self._ahead = self._ahead, None
         tokens = tokens_S.cpu().numpy()
         if fed is None or not np.array_equal([tokens[going], self._lengths[going]], [values[going] for values in fed]):

@@ -9,7 +9,7 @@ from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Json, Split
 from palaestra.core.statistics import Comparison
 from palaestra.core.statistics import compare as compare_attempts
-from palaestra.recipes.runs import PERCENT, NotebookResult, to_percent
+from palaestra.recipes.runs import PERCENT, NotebookResult, name_interval, to_percent
 from palaestra.runs.run import Run
 
 IGNORED = (
@@ -53,9 +53,7 @@ class CompareResult(NotebookResult):
             "recipe": "compare",
             "before": to_percent(before.accuracy),
             "after": to_percent(after.accuracy),
-            "gain": round(gain.points, 2),
-            "gain_low": round(gain.low, 2),
-            "gain_high": round(gain.high, 2),
+            **name_interval("gain", *(round(value, 2) for value in (gain.points, gain.low, gain.high))),
             "unit": PERCENT,
             "seconds": None,
             "problems": gain.count,

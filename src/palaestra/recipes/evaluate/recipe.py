@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -22,12 +22,13 @@ from palaestra.recipes.runs import (
     OpenRun,
     RecipeResult,
     change_settings,
+    name_interval,
     open_workers,
     record_run,
     start_run,
     to_percent,
 )
-from palaestra.recipes.settings import check_prices, prepare_resume, resolve_settings, to_plain
+from palaestra.recipes.settings import check_prices, prepare_resume, resolve_settings, set_threads, to_plain
 from palaestra.runs.files import to_data
 from palaestra.runs.provenance import LedgerEntry, Spending
 from palaestra.runs.run import Run
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from palaestra.core.records import Engine
     from palaestra.recipes.keywords import EvaluateKeywords
     from palaestra.tasks.base import Task
-    from palaestra.tasks.evaluate import EvaluationWorkers
 
 RECIPE = "evaluate"
 
@@ -147,10 +147,7 @@ def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
         return open_engine(name, listener=listener, **service_options(settings.call_timeout))
     if get_scheme(name) != LOCAL_SCHEME:
         return open_engine(name, listener=listener, plain=plain, **settings.engine_kwargs)
-    if settings.threads:
-        import torch
-
-        torch.set_num_threads(settings.threads)
+    set_threads(settings.threads)
     from palaestra.engines.transformers import TransformersEngine
 
     model = models.load(name, device=settings.device, listener=listener)
@@ -166,14 +163,20 @@ def _run(
     open_run: OpenRun,
     is_new: bool,
 ) -> EvaluateResult:
-    """Open the workers and the run, then evaluate. The engine is loaded on first use."""
+    """Generate answers to the problems without a stored attempt. The engine is loaded on first use."""
+    from palaestra.core.records import Sampling
     from palaestra.engines.base import close_engine, is_remote
+    from palaestra.tasks.base import get_hooks
+    from palaestra.tasks.evaluate import evaluate as ask
+    from palaestra.tasks.evaluate import measures, outcomes
 
     shots = str(settings.shots) if settings.shots else ""
     model, split = settings.engine_model, settings.split
     listener(announce_start(RECIPE, folder, model=model, task=settings.task, split=split, shots=shots))
     # Calls to a service stay in this process.
     make_engine = None if is_remote(model) else partial(_load, settings, ignore)
+    max_tokens = settings.max_tokens or get_hooks(task).max_tokens
+    sampling = Sampling(max_tokens, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples)
     with (
         open_workers(settings, partial(_make_tasks, settings), make_engine, listener) as workers,
         ExitStack() as opened,
@@ -187,33 +190,12 @@ def _run(
 
         if is_new and workers is None:
             load_engine()  # Before the run folder exists, so that a failed load leaves no folder.
-        with open_run() as run:
-            return _ask(run, settings, task, problems, load_engine, workers, listener)
-
-
-def _ask(
-    run: Run,
-    settings: EvaluateSettings,
-    task: Task,
-    problems: list[Problem],
-    load_engine: Callable[[], Engine],
-    workers: EvaluationWorkers | None,
-    listener: Listener,
-) -> EvaluateResult:
-    """Generate answers to the problems without a stored attempt."""
-    from palaestra.core.records import Sampling
-    from palaestra.engines.base import is_remote
-    from palaestra.tasks.base import get_hooks
-    from palaestra.tasks.evaluate import evaluate as ask
-
-    model, listener = settings.engine_model, log_events(run, listener)
-    record_run(run, model)
-    phase = f"0/{settings.split}"
-    run.store.plan(len(problems) * settings.samples)
-    max_tokens = settings.max_tokens or get_hooks(task).max_tokens
-    sampling = Sampling(max_tokens, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples)
-    with ExitStack() as stack:
-        calls = stack.enter_context(_meter(run, settings)) if is_remote(model) else None
+        run = opened.enter_context(open_run())
+        listener = log_events(run, listener)
+        record_run(run, model)
+        phase = f"0/{split}"
+        run.store.plan(len(problems) * settings.samples)
+        calls = opened.enter_context(_meter(run, settings)) if is_remote(model) else None
 
         def keep(attempts: Sequence[Attempt], cost: LedgerEntry) -> None:
             if calls is not None:  # The cache also counts calls without an answer.
@@ -233,59 +215,39 @@ def _ask(
             listener=listener,
         )
         spent = Spending() if calls is None else calls.spent()
-    report = report_on(attempts, settings.split)
-    listener(Event(f"evaluated {settings.split}", len(attempts), len(attempts), 0, {"report": report}))
-    summary = _summarize(run, settings, task, problems, attempts, report, max_tokens, spent)
-    run.write_summary(summary)
-    return EvaluateResult(run.folder, report, summary)
-
-
-def _summarize(
-    run: Run,
-    settings: EvaluateSettings,
-    task: Task,
-    problems: list[Problem],
-    attempts: Sequence[Attempt],
-    report: Report,
-    max_tokens: int,
-    spent: Spending,
-) -> Json:
-    from palaestra.tasks.evaluate import measures, outcomes
-
-    total = run.store.total()
-    return {
-        "recipe": RECIPE,
-        "task": settings.task,
-        "model": settings.engine_model,
-        "split": settings.split,
-        "seed": settings.seed,
-        "before": None,
-        "after": to_percent(report.accuracy),
-        "after_low": to_percent(report.low),
-        "after_high": to_percent(report.high),
-        "gain": None,
-        "gain_low": None,
-        "gain_high": None,
-        "unit": PERCENT,
-        "problems": len(problems),
-        "samples": settings.samples,
-        "shots": settings.shots,
-        "max_tokens": max_tokens,
-        "report": to_data(report),
-        "cuts": {cut: [to_data(part) for part in parts] for cut, parts in slice_by_metadata(attempts).items()},
-        "measures": {name: to_data(mean) for name, mean in measures(task, attempts, settings.samples).items()},
-        "outcomes": outcomes(attempts),
-        "truncated": sum(a.completion.stop_reason is StopReason.LENGTH for a in attempts if a.completion),
-        "failures": dict(report.failures),
-        "first_failures": first_failures(attempts),
-        "seconds": round(total.seconds, 1),
-        "prompt_tokens": total.prompt_tokens,
-        "completion_tokens": total.completion_tokens,
-        "calls": total.calls,
-        "calls_again": spent.again,
-        "cost": total.money,
-        **spent.gaps(),
-    }
+        report, total = report_on(attempts, split), run.store.total()
+        listener(Event(f"evaluated {split}", len(attempts), len(attempts), 0, {"report": report}))
+        summary: Json = {
+            "recipe": RECIPE,
+            "task": settings.task,
+            "model": model,
+            "split": split,
+            "seed": settings.seed,
+            "before": None,
+            **name_interval("after", *map(to_percent, (report.accuracy, report.low, report.high))),
+            **name_interval("gain", None, None, None),
+            "unit": PERCENT,
+            "problems": len(problems),
+            "samples": settings.samples,
+            "shots": settings.shots,
+            "max_tokens": max_tokens,
+            "report": to_data(report),
+            "cuts": {cut: [to_data(part) for part in parts] for cut, parts in slice_by_metadata(attempts).items()},
+            "measures": {name: to_data(mean) for name, mean in measures(task, attempts, settings.samples).items()},
+            "outcomes": outcomes(attempts),
+            "truncated": sum(a.completion.stop_reason is StopReason.LENGTH for a in attempts if a.completion),
+            "failures": dict(report.failures),
+            "first_failures": first_failures(attempts),
+            "seconds": round(total.seconds, 1),
+            "prompt_tokens": total.prompt_tokens,
+            "completion_tokens": total.completion_tokens,
+            "calls": total.calls,
+            "calls_again": spent.again,
+            "cost": total.money,
+            **spent.gaps(),
+        }
+        run.write_summary(summary)
+        return EvaluateResult(run.folder, report, summary)
 
 
 @contextmanager

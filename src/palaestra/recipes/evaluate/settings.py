@@ -9,73 +9,63 @@ from typing import Any, Literal
 from palaestra.core.records import Json
 from palaestra.core.settings import check_ranges, setting
 from palaestra.engines.base import is_remote
-from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP
-from palaestra.recipes.settings import EngineSettings, ExecutorSettings, RunSettings, check_effects, require
+from palaestra.recipes.settings import (
+    CALL_TIMEOUT,
+    EngineSettings,
+    ExecutorSettings,
+    RunSettings,
+    check_effects,
+    require,
+)
 
 
 @dataclass(frozen=True)
 class EvaluateSettings(EngineSettings, ExecutorSettings, RunSettings):
     """Settings of one evaluation. The command line's options and `settings.json` have the same names."""
 
-    plugins: tuple[str, ...] = setting(
-        (), "Files (my_task.py) or modules of your own that register tasks.", panel="Run"
-    )
-    task: str = setting(
-        "math-skills",
-        "The task: a name, see `palaestra list tasks`, or your own data: FILE, FOLDER or hf:NAME.",
-        panel="Task",
-        usual=True,
-        names="tasks",
-    )
-    task_kwargs: Mapping[str, Any] = setting({}, "Options of the task, for example scorer=number.", panel="Task")
-    model: str = setting(
-        "",
-        "The model: a registered name, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL; empty: the "
-        "embedded model that fits the task.",
-        panel="Model",
-        usual=True,
-        names="models",
-    )
-    split: Literal["train", "validation", "test"] = setting("test", "The split of the task.", panel="Task", usual=True)
-    problems: int = setting(
-        0,
-        "Problems per skill; 0: all of a published data set, 25 of a task that generates its own.",
-        low=0,
-        panel="Task",
-    )
-    limit: int = setting(
-        0, "Maximum problems in total, taken from the skills in turn; 0: no limit.", low=0, panel="Task", usual=True
-    )
-    skills: tuple[str, ...] = setting((), "Only these skills; empty: all.", panel="Task")
-    shots: int = setting(0, "Worked problems of the train split before each question.", low=0, panel="Task", usual=True)
-    samples: int = setting(
-        1, "Answers per problem; with several, pass@k is reported.", low=1, panel="Sampling", usual=True
-    )
-    max_tokens: int = setting(
-        0, "Maximum tokens of an answer; 0: the task's own limit.", low=0, panel="Sampling", usual=True
-    )
-    temperature: float = setting(0.0, "Sampling temperature; 0: greedy decoding.", low=0, panel="Sampling", usual=True)
-    top_p: float = setting(
-        1.0,
-        "Nucleus sampling: the probability mass of the most likely tokens to sample from.",
-        above=0,
-        high=1,
-        panel="Sampling",
-    )
-    stop: tuple[str, ...] = setting(
-        (), "Strings that end an answer, in addition to the model's end token.", panel="Sampling"
-    )
-    prompt: Literal["chat", "plain"] = setting(
-        "chat", "chat: apply the model's chat template if it has one; plain: always the bare text.", panel="Sampling"
-    )
-    max_cost: float = setting(
-        0.0, "Maximum dollars for service calls; 0: no limit.", low=0, panel="Limits on model calls", usual=True
-    )
-    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP, above=0, panel="Limits on model calls")
-    engine_batch: int = setting(128, "Answers generated in one batch.", low=1, panel="Model")
-    device: str = setting("", "The device, for example cuda; empty: a GPU if there is one.", panel="Model", usual=True)
-    threads: int = setting(0, "CPU threads; 0: torch's default.", low=0, panel="Model")
-    seed: int = setting(0, "Seed of problems and sampling.", low=0, panel="Run", usual=True)
+    plugins: tuple[str, ...] = setting((), panel="Run")
+    """Files (my_task.py) or modules of your own that register tasks."""
+    task: str = setting("math-skills", panel="Task", usual=True, names="tasks")
+    """The task: a name, see `palaestra list tasks`, or your own data: FILE, FOLDER or hf:NAME."""
+    task_kwargs: Mapping[str, Any] = setting({}, panel="Task")
+    """Options of the task, for example scorer=number."""
+    model: str = setting("", panel="Model", usual=True, names="models")
+    """The model: a registered name, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL; empty: the
+    embedded model that fits the task."""
+    split: Literal["train", "validation", "test"] = setting("test", panel="Task", usual=True)
+    """The split of the task."""
+    problems: int = setting(0, low=0, panel="Task")
+    """Problems per skill; 0: all of a published data set, 25 of a task that generates its own."""
+    limit: int = setting(0, low=0, panel="Task", usual=True)
+    """Maximum problems in total, taken from the skills in turn; 0: no limit."""
+    skills: tuple[str, ...] = setting((), panel="Task")
+    """Only these skills; empty: all."""
+    shots: int = setting(0, low=0, panel="Task", usual=True)
+    """Worked problems of the train split before each question."""
+    samples: int = setting(1, low=1, panel="Sampling", usual=True)
+    """Answers per problem; with several, pass@k is reported."""
+    max_tokens: int = setting(0, low=0, panel="Sampling", usual=True)
+    """Maximum tokens of an answer; 0: the task's own limit."""
+    temperature: float = setting(0.0, low=0, panel="Sampling", usual=True)
+    """Sampling temperature; 0: greedy decoding."""
+    top_p: float = setting(1.0, above=0, high=1, panel="Sampling")
+    """Nucleus sampling: the probability mass of the most likely tokens to sample from."""
+    stop: tuple[str, ...] = setting((), panel="Sampling")
+    """Strings that end an answer, in addition to the model's end token."""
+    prompt: Literal["chat", "plain"] = setting("chat", panel="Sampling")
+    """chat: apply the model's chat template if it has one; plain: always the bare text."""
+    max_cost: float = setting(0.0, low=0, panel="Limits on model calls", usual=True)
+    """Maximum dollars for service calls; 0: no limit."""
+    call_timeout: float = setting(CALL_TIMEOUT, above=0, panel="Limits on model calls")
+    """Maximum seconds to wait for one answer of a service, including retries."""
+    engine_batch: int = setting(128, low=1, panel="Model")
+    """Answers generated in one batch."""
+    device: str = setting("", panel="Model", usual=True)
+    """The device, for example cuda; empty: a GPU if there is one."""
+    threads: int = setting(0, low=0, panel="Model")
+    """CPU threads; 0: torch's default."""
+    seed: int = setting(0, low=0, panel="Run", usual=True)
+    """Seed of problems and sampling."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

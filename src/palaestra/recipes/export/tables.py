@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from palaestra.chat.rendering import to_chat_call
 from palaestra.core.records import (
     Attempt,
     Example,
@@ -202,9 +203,6 @@ def _to_row(message: Message, in_parts: bool, with_calls: bool) -> Row:
         ]
     row = {"role": message.role, "content": content}
     if with_calls:
-        row["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
+        row["tool_calls"] = list(map(to_chat_call, message.tool_calls))
         row["tool_call_id"] = message.tool_call_id
     return row

@@ -29,19 +29,19 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.text import mask_settings
 from palaestra.engines.budget import Budget
 from palaestra.executors.base import Resources, open_executor
-from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache
+from palaestra.recipes.metered_engines import SharedEngines, open_cache
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.research import recipe as research
 from palaestra.recipes.research.episode_player import EpisodeStopped, is_silent
 from palaestra.recipes.research.settings import RECIPE as RESEARCH
 from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.runs import NotebookResult, hash_models
-from palaestra.recipes.settings import INLINE, build, require, to_plain
+from palaestra.recipes.settings import CALL_TIMEOUT, INLINE, build, require, to_plain
 from palaestra.research.standings.standings import RunScore, Standings, TaskScale, compare_methods
 from palaestra.research.tasks.task import Direction
 from palaestra.runs.files import PARTIAL, read_json, storage_errors, write_json, write_text
 from palaestra.runs.provenance import Spending, record_provenance
-from palaestra.runs.run import Run, new_folder
+from palaestra.runs.run import Run, new_folder, read_summary
 from palaestra.runs.trust import check_trust, record_trust
 
 RECIPE = "bench"
@@ -180,7 +180,7 @@ def read_bench(folder: Path) -> BenchResult:
         for task in plan["tasks"]:
             for agent in plan["agents"]:
                 where = folder / _name(task) / f"{_name(agent)}-seed{seed}"
-                episodes.append(BenchEpisode(task, agent, seed, where, _summary(where)))
+                episodes.append(BenchEpisode(task, agent, seed, where, read_summary(where, RESEARCH)))
     tasks, agents, seeds = (tuple(plan[name]) for name in ("tasks", "agents", "seeds"))
     limits = int(plan["workers"]), float(plan.get("total_cost", 0.0))
     standings, places = compute_standings(episodes), plan.get("places", {})
@@ -422,15 +422,6 @@ def _once(what: str, several: Sequence[str]) -> None:
 def _name(text: str) -> str:
     """Return a task or agent as a folder name."""
     return "".join(sign if sign.isalnum() or sign in "_.-" else "_" for sign in text)
-
-
-def _summary(folder: Path) -> Json | None:
-    if not (folder / "summary.json").exists():
-        return None
-    summary = read_json(folder / "summary.json")
-    if not isinstance(summary, dict) or summary.get("recipe") != RESEARCH:
-        raise RunError(f"the run folder is damaged: {folder / 'summary.json'} is not the summary of a research run")
-    return summary
 
 
 def _summarize(result: BenchResult) -> Json:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from palaestra.chat.rendering import to_chat_call
+from palaestra.chat.rendering import to_chat_message
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Event, Failure, Json, Listener, Message, notice
 from palaestra.core.seeding import Seeds
@@ -406,13 +406,6 @@ def export_conversation(summary: Json, steps: Sequence[Step]) -> Json:
     return {
         **{name: summary[name] for name in kept},
         "rewards": [step.reward for step in steps if step.message is not None],
-        "messages": [_export_message(message) for message in list_messages(steps)],
+        # With unanswered tool calls, which requests to servers leave out.
+        "messages": list(map(to_chat_message, list_messages(steps))),
     }
-
-
-def _export_message(message: Message) -> Json:
-    """Export a message, including unanswered tool calls, which requests to servers leave out."""
-    exported: Json = {"role": message.role, "content": message.text}
-    if message.tool_calls:
-        exported["tool_calls"] = [to_chat_call(call) for call in message.tool_calls]
-    return exported | ({"tool_call_id": message.tool_call_id} if message.tool_call_id else {})

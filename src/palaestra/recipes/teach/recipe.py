@@ -44,7 +44,7 @@ from palaestra.recipes.embedded_models import check_reads_task, choose_model
 from palaestra.recipes.export.tables import write_lessons
 from palaestra.recipes.progress import RunProgress, announce_start, log_events
 from palaestra.recipes.runs import OpenRun, RecipeResult, change_settings, open_workers, record_run, start_run
-from palaestra.recipes.settings import check_prices, prepare_resume, resolve_settings, to_plain
+from palaestra.recipes.settings import check_prices, prepare_resume, resolve_settings, set_threads, to_plain
 from palaestra.recipes.teach.lessons import Lessons
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.skills import (
@@ -196,10 +196,7 @@ def _open_student(settings: TeachSettings, task: Task, listener: Listener) -> It
     from palaestra.envs.token import TokenVectorEnv
     from palaestra.students.supervised import supervision_for
 
-    if settings.threads:
-        import torch
-
-        torch.set_num_threads(settings.threads)
+    set_threads(settings.threads)
     listener(Event("load"))
     model = models.load(strip_scheme(settings.student), device=settings.device, listener=listener)
     amounts = settings.get_amounts(task)
@@ -282,7 +279,7 @@ def _make_worker_tasks(settings: TeachSettings) -> dict[str, Task]:
 
 
 def _run(tasks: TeachTasks, lessons: Lessons, folder: Path, listener: Listener, open_run: OpenRun) -> TeachResult:
-    """Load the student, then play the episode."""
+    """Load the student, then play the episode from its start. Stored work is not repeated."""
     settings, started = lessons.settings, time.perf_counter()
     facts = {"student": settings.resolve_model(settings.student), "teacher": settings.teacher}
     writer = "" if settings.writer == TASK_WRITER else settings.writer
@@ -293,72 +290,57 @@ def _run(tasks: TeachTasks, lessons: Lessons, folder: Path, listener: Listener, 
         open_run() as run,
     ):
         # The student generates in this process.
-        scorers = None if workers is None else replace(workers, generate=False)
-        return _play(run, tasks, lessons, student, scorers, started, listener)
-
-
-def _play(
-    run: Run,
-    tasks: TeachTasks,
-    lessons: Lessons,
-    student: Student,
-    workers: EvaluationWorkers | None,
-    started: float,
-    listener: Listener,
-) -> TeachResult:
-    """Play the episode from its start. Stored work is not repeated."""
-    settings, listener = lessons.settings, log_events(run, listener)
-    writer = settings.writer if settings.writer != TASK_WRITER else ""
-    record_run(run, settings.student, writer, settings.planner, settings.discover, settings.verifier)
-    clock = RunClock(run, started)
-    checkpoints = RoundCheckpoints(run.checkpoints, keep_all=settings.checkpoints == "all")
-    tasks = label_tasks(run, settings, tasks, listener)
-    if tasks.taught is not lessons.task:
-        lessons = Lessons(settings, tasks.taught)
-    env = LessonEnv(
-        tasks.taught,
-        student,
-        rounds=settings.rounds,
-        budget=settings.budget or settings.rounds * settings.get_amounts(tasks.taught).lesson_size,
-        validation=settings.validation,
-        test=settings.test,
-        skills=settings.chosen_skills,
-        sampling=Sampling(max_tokens=settings.answer_tokens) if settings.answer_tokens else None,
-        show_state=settings.state == "on",
-        show_references=settings.references,
-        keep=settings.keep,
-        rehearsal=settings.rehearsal,
-        test_task=tasks.tested,
-        test_every_round=settings.test_every_round,
-        journal=run.store,
-        checkpoints=checkpoints,
-        workers=workers,
-        listener=listener,
-    )
-    clock.book("load")
-    state, info = env.reset(seed=settings.seed)
-    rewards, infos, terminated, truncated = [], [], False, False
-    try:
-        with lessons.open(run, listener, workers):
-            while not (terminated or truncated):
-                lesson = lessons.write(env, state, listener)
-                count, decisions = len(lesson.examples), {"decisions": lesson.decisions}
-                listener(Event("lesson", count, count, state.round + 1, decisions))
-                state, reward, terminated, truncated, info = env.step(lesson) if count else env.skip_round()
-                store_rewards(run, state.round)
-                rewards.append(reward)
-                infos.append({"examples": info["taught"], "weights_sha256": info["weights_sha256"]})
-    except (LessonError, EngineError) as error:
-        # A run without lessons has no gain. Its summary contains the error, for its report and for a study.
-        run.write_summary(summarize_run(run, settings, state.round, state.examples, state.round, "", error))
-        raise
-    # The seconds cover the stored work of all processes of the run.
-    clock.book("rest")
-    checkpoints.tidy(env.trained_round)
-    summary = summarize_run(run, settings, state.round, state.examples, env.kept_round, info["kept_sha256"])
-    write_lessons(run)
-    run.write_summary(summary)
-    trajectory = Trajectory(
-        "palaestra/Lesson-v0", settings.seed, tuple(rewards), (), terminated, truncated, tuple(infos)
-    )
-    return TeachResult(run.folder, summary, trajectory)
+        scorers, listener = workers and replace(workers, generate=False), log_events(run, listener)
+        record_run(run, settings.student, writer, settings.planner, settings.discover, settings.verifier)
+        clock = RunClock(run, started)
+        checkpoints = RoundCheckpoints(run.checkpoints, keep_all=settings.checkpoints == "all")
+        tasks = label_tasks(run, settings, tasks, listener)
+        if tasks.taught is not lessons.task:
+            lessons = Lessons(settings, tasks.taught)
+        env = LessonEnv(
+            tasks.taught,
+            student,
+            rounds=settings.rounds,
+            budget=settings.budget or settings.rounds * settings.get_amounts(tasks.taught).lesson_size,
+            validation=settings.validation,
+            test=settings.test,
+            skills=settings.chosen_skills,
+            sampling=Sampling(max_tokens=settings.answer_tokens) if settings.answer_tokens else None,
+            show_state=settings.state == "on",
+            show_references=settings.references,
+            keep=settings.keep,
+            rehearsal=settings.rehearsal,
+            test_task=tasks.tested,
+            test_every_round=settings.test_every_round,
+            journal=run.store,
+            checkpoints=checkpoints,
+            workers=scorers,
+            listener=listener,
+        )
+        clock.book("load")
+        state, info = env.reset(seed=settings.seed)
+        rewards, infos, terminated, truncated = [], [], False, False
+        try:
+            with lessons.open(run, listener, scorers):
+                while not (terminated or truncated):
+                    lesson = lessons.write(env, state, listener)
+                    count, decisions = len(lesson.examples), {"decisions": lesson.decisions}
+                    listener(Event("lesson", count, count, state.round + 1, decisions))
+                    state, reward, terminated, truncated, info = env.step(lesson) if count else env.skip_round()
+                    store_rewards(run, state.round)
+                    rewards.append(reward)
+                    infos.append({"examples": info["taught"], "weights_sha256": info["weights_sha256"]})
+        except (LessonError, EngineError) as error:
+            # A run without lessons has no gain. Its summary contains the error, for its report and for a study.
+            run.write_summary(summarize_run(run, settings, state.round, state.examples, state.round, "", error))
+            raise
+        # The seconds cover the stored work of all processes of the run.
+        clock.book("rest")
+        checkpoints.tidy(env.trained_round)
+        summary = summarize_run(run, settings, state.round, state.examples, env.kept_round, info["kept_sha256"])
+        write_lessons(run)
+        run.write_summary(summary)
+        trajectory = Trajectory(
+            "palaestra/Lesson-v0", settings.seed, tuple(rewards), (), terminated, truncated, tuple(infos)
+        )
+        return TeachResult(run.folder, summary, trajectory)

@@ -26,7 +26,7 @@ from palaestra.core.statistics import Mean, holm, mean_interval, sign_flip_test,
 from palaestra.core.text import mask_settings
 from palaestra.executors.base import Resources, open_executor
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.runs import PERCENT, NotebookResult, hash_models
+from palaestra.recipes.runs import PERCENT, NotebookResult, hash_models, name_interval
 from palaestra.recipes.settings import INLINE, build, resolve_settings, to_plain
 from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
@@ -34,7 +34,7 @@ from palaestra.recipes.teach.skills import TeachTasks
 from palaestra.recipes.teach.summary import Delivery, add_up, read_delivery, summarize_delivery
 from palaestra.runs.files import read_json, storage_errors, write_json
 from palaestra.runs.provenance import record_provenance
-from palaestra.runs.run import Run, new_folder
+from palaestra.runs.run import Run, new_folder, read_summary
 
 RECIPE = "study"
 PLAN = "study.json"
@@ -269,7 +269,7 @@ def read_study(folder: Path) -> StudyResult:
         raise RunError(f"the study is damaged: {folder / PLAN} has a run outside of the folder")
     rows: list[StudyArm] = []
     for arm in plan["arms"]:
-        runs = {seed: _read_summary(folder / f"{arm['name']}-seed{seed}") for seed in plan["seeds"]}
+        runs = {seed: read_summary(folder / f"{arm['name']}-seed{seed}", teach.RECIPE) for seed in plan["seeds"]}
         rows.append(_make_arm(arm["name"], arm["values"], runs, rows[0] if rows else None))
     several = tuple(plan["arms"][0]["values"])
     return StudyResult(folder, tuple(plan["seeds"]), tuple(rows), tuple(_compare(rows)), plan["settings"], several)
@@ -302,15 +302,6 @@ def _run_in_worker(state: object, item: tuple[TeachSettings, Path]) -> None:
 
 def _limits(settings: TeachSettings) -> Json:
     return {name: getattr(settings, name) for name in ("max_cost", "max_calls", "max_tokens")}
-
-
-def _read_summary(folder: Path) -> Json | None:
-    if not (folder / "summary.json").exists():
-        return None
-    summary = read_json(folder / "summary.json")
-    if not isinstance(summary, dict) or summary.get("recipe") != teach.RECIPE:
-        raise RunError(f"the run folder is damaged: {folder / 'summary.json'} is not the summary of a teach run")
-    return summary
 
 
 def _make_arm(
@@ -413,6 +404,5 @@ def _summarize_arm(row: StudyArm) -> Json:
 def _name_interval(name: str, mean: Mean | None) -> Json:
     """A mean and its interval as `name`, `name_low`, `name_high`; `null` if unknown."""
     if mean is None or not mean.count:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    low, high = (mean.low, mean.high) if mean.count > 1 else (None, None)
-    return {name: mean.value, f"{name}_low": low, f"{name}_high": high}
+        return name_interval(name, None, None, None)
+    return name_interval(name, mean.value, *((mean.low, mean.high) if mean.count > 1 else (None, None)))

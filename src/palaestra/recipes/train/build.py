@@ -23,7 +23,7 @@ from palaestra.engines.base import RolloutEngine
 from palaestra.engines.factory import get_engine_class
 from palaestra.executors.base import open_executor
 from palaestra.executors.broadcast import LOCAL_HOST
-from palaestra.recipes.settings import INLINE
+from palaestra.recipes.settings import INLINE, set_threads
 from palaestra.recipes.train.mixture import name_environments, split_environments
 from palaestra.recipes.train.settings import TrainSettings
 from palaestra.rl.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
@@ -122,8 +122,7 @@ def build_loop(settings: TrainSettings, listener: Listener) -> Loop:
 def build_actor(settings: TrainSettings) -> TokenLoop:
     """Build the loop of a rollout worker: a language model's loop that only collects rollouts."""
     load_plugins(settings.plugins)
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
+    set_threads(settings.threads)
     return _build_language_loop(replace(settings, executor=INLINE, max_staleness=0), ignore, learner=False)
 
 
@@ -385,41 +384,24 @@ def build_policy(settings: TrainSettings, description: Values) -> ControlPolicy 
 def _build_control_policy(
     settings: TrainSettings, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> ControlPolicy:
-    spaces, seeds = (observation_space, action_space), Seeds(settings.seed)
-    normalise, width, layers = bool(settings.normalize_observations), settings.width, settings.layers
-    scale = bool(settings.scale_actions)
+    spaces, width, layers = (observation_space, action_space), settings.width, settings.layers
+    shared: Json = {"seeds": Seeds(settings.seed), "scale_actions": bool(settings.scale_actions)}
+    normalise = bool(settings.normalize_observations)
     try:
         if settings.policy == "cnn":
-            policy = cnn_policy(*spaces, seeds=seeds, scale_actions=scale)
+            policy = cnn_policy(*spaces, **shared)
         elif settings.policy in ("set", "plan"):
-            plan = settings.policy == "plan"
-            policy = set_policy(*spaces, width=width, layers=layers, seeds=seeds, scale_actions=scale, plan=plan)
+            policy = set_policy(*spaces, width=width, layers=layers, plan=settings.policy == "plan", **shared)
         elif settings.policy == "transformer":
             policy = history_policy(
-                *spaces,
-                window=settings.window,
-                width=width,
-                layers=layers,
-                seeds=seeds,
-                normalise=normalise,
-                scale_actions=scale,
+                *spaces, window=settings.window, width=width, layers=layers, normalise=normalise, **shared
             )
         else:
-            policy = mlp_policy(
-                *spaces,
-                hidden=[width] * layers,
-                seeds=seeds,
-                normalise=normalise,
-                activation=settings.activation or "tanh",
-                scale_actions=scale,
-            )
+            activation = settings.activation or "tanh"
+            policy = mlp_policy(*spaces, hidden=[width] * layers, normalise=normalise, activation=activation, **shared)
     except EnvError as error:
         raise EnvError(f"policy '{settings.policy}' does not fit {settings.env}: {error}") from None
     if settings.normalize_rewards:
         policy.register_buffer("return_moments", torch.tensor([1e-4, 0.0, 1.0], dtype=torch.float64))
-    return policy.to(settings.device or _choose_control_device(str(settings.policy)))
-
-
-def _choose_control_device(policy: str) -> str:
-    """The default device: a GPU only for a convolutional policy, because the networks of the others are too small to gain."""
-    return "cuda" if policy == "cnn" and torch.cuda.is_available() else "cpu"
+    # A GPU only for a convolutional policy, because the networks of the others are too small to gain.
+    return policy.to(settings.device or ("cuda" if settings.policy == "cnn" and torch.cuda.is_available() else "cpu"))

@@ -6,10 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.records import Json
+from palaestra.core.records import Json, Values
 from palaestra.core.settings import short_repr
 from palaestra.recipes.settings import parse_options, require
 from palaestra.recipes.train.settings import TrainSettings
@@ -19,7 +18,7 @@ OWN = ("max_tokens", "num_envs", "evaluation")
 """Settings that each environment may have."""
 
 
-def read_environments(value: object, options: Mapping[str, Any]) -> list[Json]:
+def read_environments(value: object, options: Values) -> list[Json]:
     """Return the environments of the setting `env`, each with its options, its weight and settings of its own.
 
     Arguments:
@@ -77,7 +76,7 @@ def join_environments(settings: TrainSettings, parts: Sequence[TrainSettings]) -
     return replace(parts[0], env_kwargs={}, environments=tuple(entries), curriculum=settings.curriculum)
 
 
-def name_environments(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+def name_environments(entries: Sequence[Values]) -> list[str]:
     """A short name for each environment of a run: its id without the namespace, with its options. They are unique.
 
     >>> name_environments([{"env": "palaestra/Guess-v0", "env_kwargs": {"high": n}} for n in (4, 8)])

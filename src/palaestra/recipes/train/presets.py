@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields, replace
-from typing import Any, Literal
+from typing import Literal
 
 from palaestra.core.errors import EnvError, SettingsError
-from palaestra.core.records import Json
+from palaestra.core.records import Json, Values
 from palaestra.core.registry import load_plugins
 from palaestra.core.tables import load_table
 from palaestra.recipes.embedded_models import choose_model_for_env
@@ -18,7 +18,7 @@ from palaestra.rl.algorithms import ALGORITHMS, AlgorithmConfig
 from palaestra.rl.curriculum import CURRICULA, UNIFORM, Curriculum
 
 # Runs of earlier versions have no `scale_actions` in their settings: their policies act without a scale.
-PRESETS: Mapping[str | tuple[str, ...], Mapping[str, Any]] = {
+PRESETS: Mapping[str | tuple[str, ...], Values] = {
     tuple(name.split()) if " " in name else name: row for name, row in load_table(__file__, "presets").items()
 }
 """Default settings and hyperparameters: for a kind of environment, for a kind and an algorithm, for a policy and an
@@ -45,7 +45,7 @@ def find_preset(kind: str, policy: str, env: str, algorithm: str) -> tuple[Json,
     return split_values({name: value for key in keys for name, value in PRESETS.get(key, {}).items()})
 
 
-def make_settings(values: Mapping[str, Any], given: Collection[str] | None = None) -> TrainSettings:
+def make_settings(values: Values, given: Collection[str] | None = None) -> TrainSettings:
     """Build settings from plain values, and fill in the presets of the environment.
 
     Names that are not settings of the run are hyperparameters of the algorithm.

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from palaestra.core.errors import RunError
 from palaestra.core.prompts import Prompts
-from palaestra.core.records import Attempt, Event, Listener, Problem, Report, Split
+from palaestra.core.records import Attempt, Event, Json, Listener, Problem, Report, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.core.statistics import report_on
@@ -35,33 +35,33 @@ _LAST_LOSSES = 10
 class PretrainSettings:
     """Settings of `pretrain`. The defaults are those of the embedded models."""
 
-    model: Literal["nano", "nano-vlm", "nano-coder"] = setting(
-        "nano", "What to train: a model for mathematics, for pictures, or for code and tools.", panel="Model"
-    )
-    steps: int | None = setting(
-        None, "Batches to train on; by default 3200 for nano, 4000 for nano-vlm and 16800 for nano-coder.", low=1
-    )
-    batch_size: int | None = setting(
-        None, "Examples in a batch; by default 64 for nano and 256 for nano-vlm. For nano-coder tokens, 65536.", low=1
-    )
-    matrix_learning_rate: float = setting(0.0015, "Learning rate of the weight matrices (Muon).", low=0)
-    vector_learning_rate: float = setting(0.0015, "Learning rate of embeddings and norms (AdamW).", low=0)
-    layers: int | None = setting(
-        None,
-        "Layers of the model, by default 4, and 6 for nano-coder; for nano-vlm, of the vision encoder and of the "
-        "language model.",
-        low=1,
-        panel="Model",
-    )
-    width: int | None = setting(None, "Width of the model, a multiple of 32; by default 192.", low=1, panel="Model")
-    problems: int = setting(50, "Maximum test problems per skill for the model card.", low=1, panel="Task")
-    seed: int = setting(0, "Seed of weights and data.", low=0, panel="Run")
-    device: str = setting("", "Device, for example cuda; by default a GPU if there is one.", panel="Model")
-    workers: int = setting(
-        0, "Processes that generate the data of nano-vlm and nano-coder; 0: this process does.", low=0, panel="Run"
-    )
-    compile: bool = setting(False, "Compile nano-coder with torch.compile.", panel="Model")
-    out: str = setting("nano", "Folder for the checkpoint; must not exist yet.", panel="Run")
+    model: Literal["nano", "nano-vlm", "nano-coder"] = setting("nano", panel="Model")
+    """What to train: a model for mathematics, for pictures, or for code and tools."""
+    steps: int | None = setting(None, low=1)
+    """Batches to train on; by default 3200 for nano, 4000 for nano-vlm and 16800 for nano-coder."""
+    batch_size: int | None = setting(None, low=1)
+    """Examples in a batch; by default 64 for nano and 256 for nano-vlm. For nano-coder tokens, 65536."""
+    matrix_learning_rate: float = setting(0.0015, low=0)
+    """Learning rate of the weight matrices (Muon)."""
+    vector_learning_rate: float = setting(0.0015, low=0)
+    """Learning rate of embeddings and norms (AdamW)."""
+    layers: int | None = setting(None, low=1, panel="Model")
+    """Layers of the model, by default 4, and 6 for nano-coder; for nano-vlm, of the vision encoder and of the language
+    model."""
+    width: int | None = setting(None, low=1, panel="Model")
+    """Width of the model, a multiple of 32; by default 192."""
+    problems: int = setting(50, low=1, panel="Task")
+    """Maximum test problems per skill for the model card."""
+    seed: int = setting(0, low=0, panel="Run")
+    """Seed of weights and data."""
+    device: str = setting("", panel="Model")
+    """Device, for example cuda; by default a GPU if there is one."""
+    workers: int = setting(0, low=0, panel="Run")
+    """Processes that generate the data of nano-vlm and nano-coder; 0: this process does."""
+    compile: bool = setting(False, panel="Model")
+    """Compile nano-coder with torch.compile."""
+    out: str = setting("nano", panel="Run")
+    """Folder for the checkpoint; must not exist yet."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -73,7 +73,7 @@ class PretrainSettings:
         return replace(self, **{name: getattr(row, name) for name in names if getattr(self, name) is None})
 
     @property
-    def sizes(self) -> dict[str, Any]:
+    def sizes(self) -> Json:
         """The sizes of the model."""
         return {"layers": self.layers, "width": self.width}
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from palaestra.core.errors import MissingExtraError, RunError, SettingsError
 from palaestra.core.process import HeldInterrupts, measure_system, read_launch_rank, read_launch_size, read_restarts
@@ -25,7 +25,7 @@ from palaestra.recipes.progress import (
     show_progress,
 )
 from palaestra.recipes.runs import SHARED_KEYS, RecipeResult, record_run, start_run, summarize_gain
-from palaestra.recipes.settings import load_run_settings, prepare_resume, resolve_settings, to_plain
+from palaestra.recipes.settings import build, load_run_settings, prepare_resume, resolve_settings, set_threads, to_plain
 from palaestra.recipes.train.mixture import name_environments, split_environments
 from palaestra.recipes.train.presets import fill_presets, make_settings
 from palaestra.recipes.train.settings import TrainSettings
@@ -130,36 +130,22 @@ def train(
             return _run(run, settings, loop, started, listener, callbacks)
 
 
-def resume(
-    run: Run,
-    *,
-    listener: Listener = ignore,
-    callbacks: Sequence[Callback] = (),
-    executor: str | None = None,
-    parallel: Literal["ddp", "fsdp"] | None = None,
-    device: str | None = None,
-) -> TrainResult:
+def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callback] = (), **changes: Any) -> TrainResult:
     """Resume a run from its last checkpoint.
 
     The result is the same as without the interruption. With `max_staleness` above 0, recorded batches are repeated: the
     rollouts that were sampled ahead are sampled again with the same weights.
 
     Arguments:
-        executor, parallel, device: other values of the settings. The number of processes may differ as well. On another
-            device the result is the same up to rounding.
+        changes: other values of the settings `executor`, `parallel` and `device`. The number of processes may differ as
+            well. On another device the result is the same up to rounding.
     """
     from palaestra.recipes.train.build import check_processes
     from palaestra.rl.distributed.ranks import join_processes
 
     settings = load_run_settings(TrainSettings, run)
-    if executor is not None:
-        settings = replace(settings, executor=executor)
-    if parallel is not None:
-        if parallel not in ("ddp", "fsdp"):
-            raise SettingsError(f"setting 'parallel': expected ddp or fsdp; got '{parallel}'")
-        settings = replace(settings, parallel=parallel)
-    if device is not None:
-        settings = replace(settings, device=device)
+    if changes:
+        settings = build(TrainSettings, {**to_plain(settings), **changes})
     load_plugins(settings.plugins)
     started = time.perf_counter()
     if read_launch_rank() > 0:
@@ -227,10 +213,7 @@ def _describe_env(settings: TrainSettings) -> str:
 def _build(settings: TrainSettings, listener: Listener) -> Loop:
     from palaestra.recipes.train.build import build_loop
 
-    if settings.threads:
-        import torch
-
-        torch.set_num_threads(settings.threads)
+    set_threads(settings.threads)
     listener(Event("load"))
     return build_loop(settings, listener)
 

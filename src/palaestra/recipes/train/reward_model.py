@@ -22,7 +22,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.settings import check_ranges, setting
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.runs import PERCENT, SHARED_KEYS, hash_models, to_percent
-from palaestra.recipes.settings import require, resolve_settings, to_plain
+from palaestra.recipes.settings import require, resolve_settings, set_threads, to_plain
 from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
 from palaestra.runs.run import check_folder, new_folder
@@ -43,32 +43,46 @@ _WITHOUT_EFFECT = ("reward_model_path", "resume_checkpoint", "threads", "checkpo
 class RewardSettings:
     """Settings of `train_reward`."""
 
-    model_name: str = setting("nano", "The backbone: a registered name, a folder or a hub id.", panel="Model")
-    datasets_path: str = setting(
-        "", "The comparisons: FILE, FOLDER or hf:NAME. In Python also rows or a dataset.", panel="Task"
-    )
-    reward_model_path: str = setting("", "Folder for the reward model; by default a new one below runs/.", panel="Run")
-    held_out_path: str = setting("", "Held-out comparisons; by default a fraction of the data.", panel="Task")
-    test_size: float = setting(0.2, "Fraction of the comparisons that is held out.", panel="Task")
-    validation_size: float = setting(
-        0.1, "Fraction of the rest for early stopping; unused without patience.", panel="Task"
-    )
-    batch_size: int = setting(32, "Comparisons in a batch.", low=1)
-    epochs: int = setting(3, "Maximum passes over the comparisons.", low=1)
-    warmup_steps: int = setting(500, "Warm-up steps; at most a tenth of all steps.", low=0)
-    weight_decay: float = setting(0.01, "Weight decay of the matrices.", low=0)
-    learning_rate: float = setting(0.0, "Peak learning rate; 0 means 5e-4 up to 20 M parameters and 1e-5 above.", low=0)
-    centre: float = setting(0.0, "Weight of the squared sum of scores, which keeps scores near zero.", low=0)
-    patience: int = setting(2, "Epochs without a better validation loss before training stops; 0 never stops.", low=0)
-    max_length: int = setting(0, "Maximum tokens of prompt and response; 0 means the backbone's limit.", low=0)
-    device: str = setting("", "Device, for example cuda; by default a GPU if there is one.", panel="Model")
-    threads: int = setting(0, "CPU threads; 0 keeps torch's default.", low=0, panel="Model")
-    checkpoint_seconds: float = setting(120.0, "Seconds between two saves of the training state.", low=0, panel="Run")
-    seed: int = setting(42, "Seed of the split, the head and the training.", low=0, panel="Run")
-    dry_run: bool = setting(False, "Train on two batches and save nothing.", panel="Run")
-    resume_checkpoint: str = setting(
-        "", "Training to resume; by default the one of an interrupted call with the same settings.", panel="Run"
-    )
+    model_name: str = setting("nano", panel="Model")
+    """The backbone: a registered name, a folder or a hub id."""
+    datasets_path: str = setting("", panel="Task")
+    """The comparisons: FILE, FOLDER or hf:NAME. In Python also rows or a dataset."""
+    reward_model_path: str = setting("", panel="Run")
+    """Folder for the reward model; by default a new one below runs/."""
+    held_out_path: str = setting("", panel="Task")
+    """Held-out comparisons; by default a fraction of the data."""
+    test_size: float = setting(0.2, panel="Task")
+    """Fraction of the comparisons that is held out."""
+    validation_size: float = setting(0.1, panel="Task")
+    """Fraction of the rest for early stopping; unused without patience."""
+    batch_size: int = setting(32, low=1)
+    """Comparisons in a batch."""
+    epochs: int = setting(3, low=1)
+    """Maximum passes over the comparisons."""
+    warmup_steps: int = setting(500, low=0)
+    """Warm-up steps; at most a tenth of all steps."""
+    weight_decay: float = setting(0.01, low=0)
+    """Weight decay of the matrices."""
+    learning_rate: float = setting(0.0, low=0)
+    """Peak learning rate; 0 means 5e-4 up to 20 M parameters and 1e-5 above."""
+    centre: float = setting(0.0, low=0)
+    """Weight of the squared sum of scores, which keeps scores near zero."""
+    patience: int = setting(2, low=0)
+    """Epochs without a better validation loss before training stops; 0 never stops."""
+    max_length: int = setting(0, low=0)
+    """Maximum tokens of prompt and response; 0 means the backbone's limit."""
+    device: str = setting("", panel="Model")
+    """Device, for example cuda; by default a GPU if there is one."""
+    threads: int = setting(0, low=0, panel="Model")
+    """CPU threads; 0 keeps torch's default."""
+    checkpoint_seconds: float = setting(120.0, low=0, panel="Run")
+    """Seconds between two saves of the training state."""
+    seed: int = setting(42, low=0, panel="Run")
+    """Seed of the split, the head and the training."""
+    dry_run: bool = setting(False, panel="Run")
+    """Train on two batches and save nothing."""
+    resume_checkpoint: str = setting("", panel="Run")
+    """Training to resume; by default the one of an interrupted call with the same settings."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -129,10 +143,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     models.check(settings.model_name)
     models.check_device(settings.device)
     out = _folder(settings)
-    if settings.threads:
-        import torch
-
-        torch.set_num_threads(settings.threads)
+    set_threads(settings.threads)
     seeds = Seeds(settings.seed)
     listener(announce_start("train-reward", out or "none", model=settings.model_name, data=settings.datasets_path))
     listener(Event("read"))
@@ -284,15 +295,10 @@ def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
     from palaestra.rewards.model import RewardTraining
 
     small = sum(p.numel() for p in model.weights.parameters()) <= MAX_SMALL_PARAMETERS
-    return RewardTraining(
-        epochs=1 if settings.dry_run else settings.epochs,
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate or (5e-4 if small else 1e-5),
-        warmup_steps=settings.warmup_steps,
-        weight_decay=settings.weight_decay,
-        centre=settings.centre,
-        patience=settings.patience,
-    )
+    rate = settings.learning_rate or (5e-4 if small else 1e-5)
+    names = ("batch_size", "warmup_steps", "weight_decay", "centre", "patience")
+    same = {name: getattr(settings, name) for name in names}
+    return RewardTraining(epochs=1 if settings.dry_run else settings.epochs, learning_rate=rate, **same)
 
 
 def _find_training(settings: RewardSettings, progress: Path | None) -> Path | None:

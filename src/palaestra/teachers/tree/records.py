@@ -247,8 +247,10 @@ class TreeLimits:
         open_at_once: maximum subskills that a skill opens per round; 0: no limit.
     """
 
-    cap: float = setting(0.2, "Maximum fraction of a lesson for one skill.", above=0, high=1)
-    open_at_once: int = setting(2, "Maximum subskills that a skill opens per round; 0: no limit.", low=0)
+    cap: float = setting(0.2, above=0, high=1)
+    """Maximum fraction of a lesson for one skill."""
+    open_at_once: int = setting(2, low=0)
+    """Maximum subskills that a skill opens per round; 0: no limit."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -271,11 +273,7 @@ def enforce(tree: TreeState, actions: Sequence[TreeAction], size: int, limits: T
     """
     asked, refused = _read_actions(tree, actions, limits)
     most = limits.most(tree, size)
-    shares = share_out(
-        size,
-        {name: float(sum(request.counts.values())) for name, request in asked.items()},
-        most,
-    )
+    shares = share_out(size, {name: float(sum(request.counts.values())) for name, request in asked.items()}, most)
     for name, share in shares.items():
         asked[name].given = share_out(share, {part: float(n) for part, n in asked[name].counts.items()})
     _spend_rest(size - sum(shares.values()), asked, most, limits)
