@@ -77,6 +77,18 @@ class Shared(ABC, Generic[Value]):
         """Free the value."""
 
 
+class SharedVariable(ABC, Generic[Value]):
+    """A small value that the driver replaces while workers run items; see `Executor.share_variable`."""
+
+    @abstractmethod
+    def set(self, value: Value) -> None:
+        """Replace the value. Called by the driver."""
+
+    @abstractmethod
+    def get(self) -> Value:
+        """Return a recent value, without waiting. Called by workers, as often as they like."""
+
+
 @dataclass(frozen=True, slots=True)
 class Raised:
     """An exception of a function. `trace` is its traceback in another process."""

@@ -172,7 +172,7 @@ class TrainKeywords(TypedDict, total=False):
     n_steps: int | None
     rollout: Literal["step", "engine"] | None
     max_staleness: int
-    overdue: Literal["wait", "drop"]
+    overdue: Literal["wait", "drop", "cut", "continue"]
     importance_clip_max: float
     temperature: float
     top_p: float

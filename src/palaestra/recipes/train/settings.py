@@ -142,9 +142,10 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
         panel="Rollouts",
         policies=LANGUAGE,
     )
-    overdue: Literal["wait", "drop"] = setting(
+    overdue: Literal["wait", "drop", "cut", "continue"] = setting(
         "wait",
-        "Rollouts that would become too stale: the learner waits for them, or they are dropped once and sampled again.",
+        "Rollouts that would become too stale: the learner waits for them, they are dropped once and sampled again, their "
+        "responses are cut, or newer weights continue them. To cut and to continue need rollout step.",
         panel="Rollouts",
         policies=LANGUAGE,
     )
