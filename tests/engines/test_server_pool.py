@@ -76,11 +76,12 @@ def test_a_group_has_one_server_until_its_queue_is_long() -> None:
 
 
 def test_calls_are_shared_and_groups_stay_together(servers: tuple[Server, Server]) -> None:
-    answers = OpenAIEngine(name_model(*servers)).generate([ask(f"q{k}", count=3) for k in range(20)])
+    # With so few calls at once, no queue is long enough to move a group.
+    answers = OpenAIEngine(name_model(*servers), in_flight=OVERLOAD).generate([ask(f"q{k}", count=3) for k in range(20)])
     assert [[answer.text for answer in group] for group in answers] == [[f"said q{k}"] * 3 for k in range(20)]  # type: ignore[union-attr]
     asked = [{call.asked for call in server.calls} for server in servers]
-    assert all(len(own) > 3 for own in asked)
-    assert len(asked[0] & asked[1]) <= 5  # Some group may have moved to the shorter queue.
+    assert all(asked)
+    assert not asked[0] & asked[1]
 
 
 def test_a_lost_server_is_replaced_and_used_again(servers: tuple[Server, Server]) -> None:

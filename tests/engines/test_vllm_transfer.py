@@ -22,7 +22,8 @@ from palaestra.executors.broadcast import LOCAL_HOST, Piece, SharedWeights, Weig
 from palaestra.models import registry as models
 
 pytest.importorskip("vllm")
-from palaestra.engines.vllm import VLLMEngine, update_server
+from palaestra.engines.served_weights import update_server
+from palaestra.engines.vllm import VLLMEngine
 
 pytestmark = [pytest.mark.backends, pytest.mark.filterwarnings("ignore")]
 CONFIG = {"backend": "palaestra"}

@@ -53,6 +53,17 @@ def serve(
         int, typer.Option(min=1, help="Maximum open requests; a further one has status 429.")
     ] = 1024,
     device: Annotated[str, typer.Option(help="The device of a local model, for example cuda.")] = "",
+    engine_option: Annotated[
+        list[str] | None,
+        typer.Option(help="Argument of vllm.LLM as name=value for vllm:MODEL, for example tensor_parallel_size=2."),
+    ] = None,
+    receive_weights: Annotated[
+        bool,
+        typer.Option(
+            "--receive-weights",
+            help="Sample the rollouts of `train --rollout-servers`: whoever may send requests may also replace the weights.",
+        ),
+    ] = False,
     capture: Annotated[
         bool,
         typer.Option(
@@ -84,9 +95,11 @@ def serve(
     seed: Annotated[int, typer.Option(min=0, help="With --capture: the seed of samples and episodes.")] = 0,
 ) -> None:
     """Serve a model with OpenAI's API (chat completions, completions, models) until Ctrl-C."""
-    from palaestra.engines.base import close_engine
-    from palaestra.engines.factory import check_model, open_engine
+    from palaestra.core.records import LOCAL_SCHEME
+    from palaestra.engines.base import check_serves_weights, close_engine, get_scheme
+    from palaestra.engines.factory import check_model, get_engine_class, open_engine
     from palaestra.models.registry import check_device
+    from palaestra.recipes.settings import parse_options
     from palaestra.serving.server import OpenAIServer
 
     try:
@@ -97,6 +110,11 @@ def serve(
     check_device(device)
     if not capture and (env or trajectories or override_sampling):
         raise SettingsError("--env, --trajectories and --override-sampling need --capture")
+    if capture and (receive_weights or engine_option):
+        raise SettingsError("--receive-weights and --engine-option are for servers without --capture")
+    options = parse_options(engine_option or [], "engine_option")
+    if options and get_scheme(model) == LOCAL_SCHEME:
+        raise SettingsError(f"option '--engine-option': expected vllm:{model}, whose arguments they are; got {model}")
     socket = listen(host, port)  # Before the model is loaded; clients wait until it is.
     quiet()
     typer.echo(f"loading {model}", err=True)
@@ -110,8 +128,14 @@ def serve(
     if capture:
         limits |= {"temperature": temperature, "override_sampling": override_sampling, "max_sessions": max_sessions}
         server = _make_session_server(model, device, env, env_option or [], trajectories, seed, **limits)
+    elif receive_weights:
+        from palaestra.serving.weight_updates import RolloutServer
+
+        check_serves_weights(get_scheme(model), "model")
+        engine = get_engine_class(model).open_for_rollouts(model, device=device, **options)
+        server = RolloutServer(engine, model, **limits)
     else:
-        server = OpenAIServer(open_engine(model, device=device), model, **limits)
+        server = OpenAIServer(open_engine(model, device=device, **options), model, **limits)
     app = server.make_app(list_host_names(host))
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
     urls = [f"{url}{'/sessions/NAME' if capture else ''}/v1" for url in list_urls(host, socket.getsockname()[1])]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -30,6 +30,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from palaestra.core.errors import ExecutorError
+from palaestra.core.records import Json
 from palaestra.executors.workers import RELEASED, Shared
 
 LOCAL_HOST = "127.0.0.1"
@@ -124,6 +125,19 @@ class SharedWeights(Shared[dict[str, torch.Tensor]]):
     def __reduce__(self) -> tuple[type[SharedWeights], tuple[Meeting, int, int, tuple[int, ...]]]:
         return SharedWeights, (self.meeting, self.number, self.version, self.checksums)
 
+    def describe(self) -> Json:
+        """The handle as plain data, for a server."""
+        return {
+            "meeting": asdict(self.meeting), "number": self.number, "version": self.version, "checksums": list(self.checksums),
+        }  # fmt: skip
+
+    @classmethod
+    def from_description(
+        cls, meeting: Mapping[str, Any], number: int, version: int, checksums: Sequence[int]
+    ) -> SharedWeights:
+        """The handle that `describe` has described."""
+        return cls(Meeting(**meeting), number, version, tuple(checksums))
+
     def get(self) -> dict[str, torch.Tensor]:
         """Return the weights, on the CPU. Waits until they have arrived.
 
@@ -205,12 +219,16 @@ class WeightSender:
             if buffer is None or not round_.samplers:
                 continue
             try:
-                opened = group.open(store, round_, 0)
-                for chunk in _split(buffer):
-                    opened.broadcast(chunk.to(self._device), 0).wait()
+                self._send(group, store, round_, buffer)
             except RuntimeError:  # A sampler is gone. The others join again.
                 group.close()
                 _request(self._requests, "drop", samplers=round_.samplers)
+
+    def _send(self, group: _Group, store: TCPStore, round_: _Round, buffer: torch.Tensor) -> None:
+        # Nothing but `group` may refer to the open group, so that closing it ends the connections: the others notice.
+        opened = group.open(store, round_, 0)
+        for chunk in _split(buffer):
+            opened.broadcast(chunk.to(self._device), 0).wait()
 
 
 @cache

@@ -19,7 +19,7 @@ from palaestra.rl.curriculum import CURRICULA, UNIFORM, Curriculum
 from palaestra.rl.distributed.ranks import broadcast, gather_state_dict, gather_weights, rank
 from palaestra.rl.distributed.weights import WeightPublisher
 from palaestra.rl.interruptions import Interruptions
-from palaestra.rl.loop import Loop, LoopConfig, summarize_returns
+from palaestra.rl.loop import Loop, LoopConfig, list_trained, summarize_returns
 from palaestra.rl.policies.engine import EnginePolicy, correct_importance
 from palaestra.rl.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
 from palaestra.rl.rollout_metrics import (
@@ -234,7 +234,11 @@ class TokenLoop(Loop):
             seconds = {name.removeprefix("seconds_"): rollout.metrics[name] for name in names}
         else:
             start = time.perf_counter()
-            weights = self.weights() if self.publisher is None else self.publisher.publish(self.policy, iteration - 1)
+            weights = (
+                self.weights()
+                if self.publisher is None
+                else self.publisher.publish(list_trained(self.policy).items(), iteration - 1)
+            )
             # Rank 0 has the workers and gives their rollout to the other processes.
             rollout = cast(Rollout, broadcast(self.workers and self.workers.collect(iteration, weights, self._chosen)))
             seconds = {"rollout": time.perf_counter() - start}

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
 from palaestra.core.errors import EnvError, SettingsError
-from palaestra.core.records import Json
+from palaestra.core.records import LOCAL_SCHEME, Json
 from palaestra.core.registry import load_plugins
 from palaestra.core.tables import load_table
 from palaestra.recipes.embedded_models import choose_model_for_env
@@ -155,6 +155,12 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
     require(
         not settings.agent or rollout == "engine",
         "setting 'rollout': expected engine, because an agent's calls are whole responses; got step",
+    )
+    others = {"engine": settings.engine != LOCAL_SCHEME, "agent": settings.agent, "executor": settings.uses_workers}
+    require(
+        not settings.rollout_servers or (rollout == "engine" and not any(others.values())),
+        "setting 'rollout_servers': expected rollout engine, and neither an engine, an agent, workers nor max_staleness; got "
+        f"{', '.join(name for name, value in others.items() if value) or f'rollout {rollout}'}",
     )
     require(
         language or rollout == "step",

@@ -134,6 +134,13 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
         panel="Rollouts",
         policies=LANGUAGE,
     )
+    rollout_servers: str = setting(
+        "",
+        "Servers of the model that sample the rollouts and receive its weights after every update: "
+        "http://A:8000/v1,http://B:8000/v1#MODEL, started with `palaestra serve --receive-weights` or vLLM's server.",
+        panel="Rollouts",
+        policies=LANGUAGE,
+    )
     max_staleness: int = setting(
         0,
         "Updates between the weights that sample a rollout and those that learn from it. Above 0 workers sample while "
@@ -345,7 +352,7 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     @property
     def uses_engine(self) -> bool:
         """Whether rollouts are sampled by an engine, unless `rollout` says otherwise."""
-        return self.rollout == "engine" or self.engine != LOCAL_SCHEME or bool(self.agent)
+        return self.rollout == "engine" or self.engine != LOCAL_SCHEME or bool(self.agent or self.rollout_servers)
 
     @property
     def uses_workers(self) -> bool:
