@@ -77,7 +77,9 @@ def test_a_group_has_one_server_until_its_queue_is_long() -> None:
 
 def test_calls_are_shared_and_groups_stay_together(servers: tuple[Server, Server]) -> None:
     # With so few calls at once, no queue is long enough to move a group.
-    answers = OpenAIEngine(name_model(*servers), in_flight=OVERLOAD).generate([ask(f"q{k}", count=3) for k in range(20)])
+    answers = OpenAIEngine(name_model(*servers), in_flight=OVERLOAD).generate(
+        [ask(f"q{k}", count=3) for k in range(20)]
+    )
     assert [[answer.text for answer in group] for group in answers] == [[f"said q{k}"] * 3 for k in range(20)]  # type: ignore[union-attr]
     asked = [{call.asked for call in server.calls} for server in servers]
     assert all(asked)

@@ -72,6 +72,15 @@ class Shared(ABC, Generic[Value]):
             ExecutorError: the value was released.
         """
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether the driver can read the value, too."""
+        return True
+
+    def read(self) -> Value:
+        """Return the value in the driver. Raises like `get`."""
+        return self.get()
+
     @abstractmethod
     def release(self) -> None:
         """Free the value."""

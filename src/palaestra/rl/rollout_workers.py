@@ -112,7 +112,6 @@ class RolloutWorkers:
         self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
         self._changed = threading.Condition()
         self._weights: dict[int, Shared[Weights]] = {}
-        self._readable: set[int] = set()  # The versions that this process can read and so put into a checkpoint.
         self._prompts: Mapping[int, Sequence[int]] = {}
         self._error: BaseException | None = None
         self._record: Path | None = None
@@ -137,10 +136,13 @@ class RolloutWorkers:
         """Save the older weights that rollouts in progress were sampled with, in a checkpoint."""
         from safetensors.torch import save_file
 
+        if self._scheduler is None:
+            return
         with self._changed:
-            if self._scheduler is not None:
-                for version in self._scheduler.list_needed_versions() & self._weights.keys() & self._readable:
-                    save_file(self._weights[version].get(), folder / _SAMPLER.format(version))
+            needed = self._scheduler.list_needed_versions() & self._weights.keys()
+        # Only `collect`, in this thread, releases weights.
+        for version in sorted(version for version in needed if self._weights[version].is_readable):
+            save_file(self._weights[version].read(), folder / _SAMPLER.format(version))
 
     def load(self, folder: Path) -> None:
         """Load the older weights of a checkpoint. Recorded batches that need others are forgotten and sampled again."""
@@ -149,14 +151,13 @@ class RolloutWorkers:
         done = int(folder.name.rpartition("-")[2])
         for number in sorted(number for number in self._plan if number > done):
             versions = {version for placement in self._plan[number] for version in placement.versions}
-            needed = {version for version in versions if version < done} - self._readable
+            needed = {version for version in versions if version < done} - self._weights.keys()
             files = {version: folder / _SAMPLER.format(version) for version in needed}
             if not all(file.exists() for file in files.values()):
                 self._plan = {n: placements for n, placements in self._plan.items() if n < number}
                 return
             for version, file in files.items():
                 self._weights[version] = self._executor.share(load_file(file))
-                self._readable.add(version)
 
     def collect(
         self, iteration: int, weights: Weights | Shared[Weights] | None, prompts: Mapping[int, Sequence[int]]
@@ -164,8 +165,7 @@ class RolloutWorkers:
         """Return the rollout of an iteration. Workers go on sampling for the next `max_staleness` iterations.
 
         Arguments:
-            weights: a copy of the learner's weights after `iteration - 1` updates, or a handle of it. Versions that came as
-                a handle are not in checkpoints.
+            weights: a copy of the learner's weights after `iteration - 1` updates, or a handle of it.
             prompts: the chosen prompts of iterations; see `TokenLoop.choose_prompts`.
 
         Raises:
@@ -176,8 +176,6 @@ class RolloutWorkers:
         with self._changed:
             scheduler = self._scheduler = self._scheduler or self._make_scheduler()
             self._weights[iteration - 1], self._prompts = shared, dict(prompts)
-            if shared is not weights:
-                self._readable.add(iteration - 1)
             scheduler.update_version(iteration - 1)
             if not self._thread.is_alive():
                 self._thread.start()

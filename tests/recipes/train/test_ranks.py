@@ -222,6 +222,38 @@ def test_two_processes_with_vllm_train_like_one(tmp_path: Path, monkeypatch: pyt
     assert_equal_runs(tmp_path / "one", tmp_path / "fsdp")
 
 
+@pytest.mark.backends
+def test_a_recorded_order_is_repeated_with_gloo(tmp_path: Path) -> None:
+    """Two learners and two samplers. The weights go from each learner to each sampler; none are in the driver."""
+    case = {"iterations": 4, "max_staleness": 2, "learning_rate": 1e-3}
+    run = tmp_path / "run"
+    train(progress=False, **make_job(case, run))  # type: ignore[arg-type]
+    order = {1: [[0, 0], [5, 0]], 2: [[1, 0], [2, 1]], 3: [[3, 1, [[4, 2]]], [4, 0]], 4: [[6, 3], [7, 2, [[3, None]]]]}
+    changes = {"executor": "processes:2"}  # Several learners send weights by gloo.
+
+    def replay(source: Path, name: str, done: int = 0) -> dict[str, Any]:
+        shutil.copytree(source, tmp_path / name)
+        (tmp_path / name / "summary.json").unlink()
+        record = {"groups_per_part": 2, "iterations": order}
+        (tmp_path / name / "rollouts.json").write_text(json.dumps(record))
+        for checkpoint in (tmp_path / name / "checkpoints").iterdir():
+            if int(checkpoint.name.removeprefix("iteration-")) > done:
+                shutil.rmtree(checkpoint)
+        return {"out": str(tmp_path / name), "resume": changes}
+
+    launch(tmp_path, [replay(run, "first"), replay(run, "again")])
+    checkpoint = tmp_path / "first" / "checkpoints" / "iteration-3"
+    assert (checkpoint / "sampler-2.safetensors").is_file(), "rank 0 has received the older weights for it"
+    launch(tmp_path, [replay(tmp_path / "first", "continued", done=3)])
+    summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("first", "again", "continued")]
+    assert len({summary["weights_sha256"] for summary in summaries}) == 1
+    for name in ("first", "again", "continued"):
+        record = json.loads((tmp_path / name / "rollouts.json").read_text())
+        assert record["iterations"] == {str(number): parts for number, parts in order.items()}
+    with Run.open(tmp_path / "first", read_only=True) as opened:
+        assert [opened.store.metrics()[n]["staleness"] for n in order] == [0, 0.5, 1.5, 0.5]
+
+
 def start_torchrun(out: Path, *options: str, restarts: int = 0) -> subprocess.Popen[str]:
     """Start `palaestra train` in two processes."""
     flags = [f"--{k.replace('_', '-')}={value}" for k, value in BASE.items() if k not in ("env_kwargs", "iterations")]

@@ -22,7 +22,7 @@ from palaestra.core.spaces import space_from_data
 from palaestra.engines.base import RolloutEngine
 from palaestra.engines.factory import get_engine_class
 from palaestra.executors.base import open_executor
-from palaestra.executors.broadcast import LOCAL_HOST
+from palaestra.executors.meeting import LOCAL_HOST
 from palaestra.recipes.settings import INLINE
 from palaestra.recipes.train.mixture import name_environments, split_environments
 from palaestra.recipes.train.settings import TrainSettings

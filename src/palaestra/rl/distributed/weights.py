@@ -8,7 +8,9 @@ from math import prod
 
 import torch
 
-from palaestra.executors.broadcast import LOCAL_HOST, Piece, SharedWeights, WeightSender, open_meeting
+from palaestra.executors.broadcast import SharedWeights, WeightSender
+from palaestra.executors.meeting import LOCAL_HOST, open_meeting
+from palaestra.executors.weight_parts import Piece
 from palaestra.rl.distributed.ranks import broadcast, gather, is_sharded, rank, world_size
 
 

@@ -23,7 +23,8 @@ from palaestra.engines.base import CallMonitor, Slot
 from palaestra.engines.openai import OpenAIEngine, _Batch
 from palaestra.engines.served_weights import PREFIX, ServerLostError, read_weight_version, update_server
 from palaestra.engines.server_pool import Server
-from palaestra.executors.broadcast import LOCAL_HOST, SharedWeights
+from palaestra.executors.broadcast import SharedWeights
+from palaestra.executors.meeting import LOCAL_HOST
 from palaestra.rl.distributed.ranks import broadcast, rank
 from palaestra.rl.distributed.weights import WeightPublisher, find_own_address
 
