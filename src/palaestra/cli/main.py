@@ -86,6 +86,7 @@ def resume(
         str | None, typer.Option(metavar="ddp|fsdp", help="Another way to use several processes (train).")
     ] = None,
     device: Annotated[str | None, typer.Option(help="Another device, for example cpu (train).")] = None,
+    rollout_servers: Annotated[str | None, typer.Option(help="Other servers that sample the rollouts (train).")] = None,
     learners: Learners = 0,
     trust: Annotated[
         bool,
@@ -101,6 +102,7 @@ def resume(
 
     options: Json = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens}
     options |= {"categories": categories, "executor": executor, "parallel": parallel, "device": device}
+    options |= {"rollout_servers": rollout_servers}
     changes = {name: value for name, value in options.items() if value is not None}
     quiet()
     if (run / bench.PLAN).exists():

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from model_server import ModelServer
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -252,6 +254,20 @@ def test_a_recorded_order_is_repeated_with_gloo(tmp_path: Path) -> None:
         assert record["iterations"] == {str(number): parts for number, parts in order.items()}
     with Run.open(tmp_path / "first", read_only=True) as opened:
         assert [opened.store.metrics()[n]["staleness"] for n in order] == [0, 0.5, 1.5, 0.5]
+
+
+@pytest.mark.backends
+def test_two_learners_train_with_two_servers(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        servers = [ModelServer(stack, "--receive-weights") for _ in range(2)]
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.wait()
+        case = {"rollout_servers": f"{servers[0].url},{servers[1].url}#nano", "parallel": "fsdp", "evaluation": 4}
+        train(progress=False, **make_job(case, tmp_path / "one"))  # type: ignore[arg-type]
+        launch(tmp_path, [make_job(case, tmp_path / "two")])
+    assert_equal_runs(tmp_path / "one", tmp_path / "two")
 
 
 def start_torchrun(out: Path, *options: str, restarts: int = 0) -> subprocess.Popen[str]:

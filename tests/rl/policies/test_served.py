@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_server import ModelServer
 
 from palaestra.core.errors import EngineError, SettingsError
 from palaestra.core.records import Event, Failure, Request, Sampling
@@ -216,45 +212,15 @@ def test_a_run_with_servers_has_the_weights_of_the_learner(servers: list[Nano], 
         assert list_tokens(single) == list_tokens(two)
 
 
-class Process:
-    """`palaestra serve` on a port of its own."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        stack.callback(self.kill)
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "palaestra", "serve", "--model", "nano", "--port", str(self.port)]
-        self.process = subprocess.Popen(
-            [*command, "--receive-weights"], env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL
-        )
-
-    def wait(self) -> None:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                urllib.request.urlopen(f"{self.url}/health", timeout=120).close()
-                return
-            except OSError:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
 @pytest.mark.backends
 def test_a_killed_server_process_is_replaced_during_a_run(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        processes = [Process(stack), Process(stack)]
+        processes = [ModelServer(stack, "--receive-weights") for _ in range(2)]
+        for process in processes:
+            process.start()
         for process in processes:
             process.wait()
-        servers = ",".join(f"{process.url}/v1" for process in processes) + "#nano"
+        servers = ",".join(process.url for process in processes) + "#nano"
         settings = {**SMALL, "iterations": 5, "rollout_servers": servers}
         whole = train(out=tmp_path / "whole", **settings)
         events: list[Event] = []
@@ -270,7 +236,7 @@ def test_a_killed_server_process_is_replaced_during_a_run(tmp_path: Path) -> Non
                 processes[0].start()
                 processes[0].wait()
             if done.number == 4:
-                versions = {read_weight_version(process.url) for process in processes}
+                versions = {read_weight_version(process.root) for process in processes}
                 assert len(versions) == 1
                 assert versions != {""}
 
