@@ -21,7 +21,7 @@ WORKERS ?= 3
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-backends lint types check docs setup system stub bench clean
+.PHONY: help demo test test-fast test-backends coverage lint types check docs setup system stub bench clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -41,6 +41,9 @@ test-backends: $(STAMP) $(VLLM)/.installed $(FACTORY)/.installed $(PEERS)/.insta
 	PALAESTRA_MINATAR=$(abspath $(MINATAR)) PALAESTRA_HARBOR=$(abspath $(HARBOR)) PALAESTRA_CHAT_TEMPLATES=$(abspath $(TEMPLATES)) PALAESTRA_OPENENV_PYTHON=$(abspath $(OPENENV))/bin/python PALAESTRA_AGENTS_PYTHON=$(abspath $(AGENTS))/bin/python PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python PALAESTRA_LLAMA_FACTORY=$(abspath $(FACTORY))/bin/llamafactory-cli $(BIN)/python -m pytest -m backends
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py tests/rl/policies/test_engine.py tests/recipes/test_vllm_recipes.py tests/recipes/train/test_ranks.py::test_two_processes_with_vllm_train_like_one
 	OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -m backends -p no:cacheprovider -W ignore tests/integrations/test_verifiers.py tests/integrations/test_inspect_ai.py
+
+coverage: $(STAMP) system  ## the fraction of the code that make test runs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --cov --cov-report=term:skip-covered --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: lint types  ## lint, layers and types
 

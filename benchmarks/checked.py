@@ -7,6 +7,8 @@ table as Markdown. Ratio: the fraction of the subjects without a failed check.
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,6 +42,13 @@ DATA = {
     "nlvr": "nlvr",
 }  # fmt: skip
 """Tasks of published data, and the names of their folders."""
+REWARD = """import re
+
+
+def is_right(completions, answer, **_):
+    return [float(re.findall(r"-?\\d+", text)[-1:] == [right]) for text, right in zip(completions, answer)]
+"""
+"""The reward of the prompts that stand for a user's own."""
 GROUPS: dict[str, tuple[str, Sequence[str]]] = {
     "ours": ("palaestra", (
         "palaestra/CoT-v0", "palaestra/Task-v0", "palaestra/Guess-v0", "palaestra/Calculator-v0", "text:FrozenLake-v1",
@@ -67,6 +76,12 @@ def main() -> None:
     )
     if options.data:
         GROUPS["data"] = "palaestra", [f"{task} path={options.data}/{folder}" for task, folder in DATA.items()]
+    folder = Path(tempfile.mkdtemp(prefix="palaestra-checked-"))
+    sums = [{"prompt": f"What is {n} + {7 * n % 90}?", "answer": str(n + 7 * n % 90)} for n in range(11, 211)]
+    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sums))
+    (folder / "reward.py").write_text(REWARD)
+    own = f"palaestra/Prompts-v0 prompts={folder}/sums.jsonl reward={folder}/reward.py:is_right"
+    GROUPS["ours"] = "palaestra", [own, *GROUPS["ours"][1]]
     names = options.groups.split(",") if options.groups else list(GROUPS)
     rows, verdicts = list[str](), list[str]()
     for group in names:
@@ -88,7 +103,7 @@ def main() -> None:
             text = "; ".join(f"{fault.status} `{fault.check_id}`: {fault.summary}" for fault in faults)
             text += f"; {report.stopped}" if report.stopped else ""
             passes = len(report.with_status("pass"))
-            shown = " ".join([name, *(pair for pair in pairs if not pair.startswith("path="))])
+            shown = " ".join([name, *(pair for pair in pairs if not pair.startswith(("path=", "prompts=", "reward=")))])
             rows.append(
                 f"| `{shown}` | {report.verdict} | {passes} | {text.replace('|', '/')} | {report.seconds:.0f} |"
             )

@@ -513,6 +513,14 @@ class AcceptsAnyAction(Walk):
 
 
 @plant("runtime.rejects_bad_actions")
+class IndexesActions(Walk):
+    """A negative action counts from the end of the list."""
+
+    def step(self, action: Any) -> Any:
+        return super().step((0, 1).index((0, 1)[action]))
+
+
+@plant("runtime.rejects_bad_actions")
 class RewardsWrongActions(Walk):
     def step(self, action: Any) -> Any:
         if action not in (0, 1):
@@ -598,6 +606,14 @@ class PaysForForce(Reach):
     def step(self, action: Any) -> Any:
         observation, reward, *rest = super().step(action)
         return (observation, reward + abs(float(action[0])), *rest)
+
+
+@plant("runtime.action_bounds")
+class MovesWithoutLimit(Reach):
+    def step(self, action: Any) -> Any:
+        beyond = float(action[0]) - float(np.clip(action[0], -1, 1))
+        self.place += np.sign(beyond) * min(abs(beyond), 2)
+        return super().step(action)
 
 
 @plant("semantic.reward_agrees_with_success")

@@ -87,7 +87,7 @@ class Colors(Sums):
     choices: ClassVar[Mapping[str, Any]] = {"choices": words}
 
     def ask(self, skill: str, first: int, second: int) -> str:
-        return f"Lamp {first} in room {second} has which color: {', '.join(self.words)}?"
+        return f"Lamp {first} in room {skill} {second} has which color: {', '.join(self.words)}?"
 
     def solve(self, skill: str, first: int, second: int) -> str:
         return self.words[(first * 7 + second * 3 + len(skill)) % 4]
@@ -310,6 +310,46 @@ class ExamplesOfTest(Sums):
         return [Example(p.messages, p.reference, skill, reference=p.reference) for p in problems]
 
 
+@plant("semantic.examples")
+class ExamplesOfAllSplits(Sums):
+    """A problem is split by its question; examples are drawn from all of them."""
+
+    def draw_pairs(self, split: Split, skill: str, count: int, generator: np.random.Generator) -> list[tuple[int, int]]:
+        pairs: dict[tuple[int, int], None] = {}
+        while len(pairs) < count:
+            first, second = generator.integers(1, 400, 2).tolist()
+            if get_split(self.ask(skill, first, second)) is split:
+                pairs[first, second] = None
+        return list(pairs)
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        pairs = [(first, second) for first, second in generator.integers(1, 400, (count, 2)).tolist()]
+        return [
+            Example((Message("user", self.ask(skill, *pair)),), self.solve(skill, *pair), skill, reference=self.solve(skill, *pair))
+            for pair in pairs
+        ]  # fmt: skip
+
+
+@plant("semantic.examples")
+class ExamplesOfFewQuestions(Sums):
+    """There are only 780 questions a skill, and examples are drawn from all of them."""
+
+    def draw_pairs(self, split: Split, skill: str, count: int, generator: np.random.Generator) -> list[tuple[int, int]]:
+        pairs: dict[tuple[int, int], None] = {}
+        while len(pairs) < min(count, 60):
+            first, second = sorted(generator.integers(1, 40, 2).tolist(), reverse=True)
+            if get_split(f"{skill} {first} {second}") is split:
+                pairs[first, second] = None
+        return list(pairs)
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        pairs = [sorted(pair, reverse=True) for pair in generator.integers(1, 40, (count, 2)).tolist()]
+        return [
+            Example((Message("user", self.ask(skill, *pair)),), self.solve(skill, *pair), skill, reference=self.solve(skill, *pair))
+            for pair in pairs
+        ]  # fmt: skip
+
+
 # Level 2
 
 
@@ -317,6 +357,15 @@ class ExamplesOfTest(Sums):
 class NoisyScore(Sums):
     def rate(self, reference: str, text: str) -> float:
         return super().rate(reference, text) * random.choice((0.5, 1.0))
+
+
+@plant("semantic.verifier_determinism")
+class ComparesOneDigit(Sums):
+    """A digit of the answer, chosen at random, is compared."""
+
+    def rate(self, reference: str, text: str) -> float:
+        place = random.randrange(len(reference))
+        return float(self.read(text)[place : place + 1] == reference[place])
 
 
 @plant("semantic.verifier_determinism")
@@ -513,6 +562,38 @@ class FirstLetter(Colors):
 
     def rate(self, reference: str, text: str) -> float:
         return float(self.read(text)[:1] == reference[:1])
+
+
+class Rooms(Sums):
+    """Answers of two words."""
+
+    name = "rooms"
+    words = ("north", "south", "upper", "lower"), ("hall", "tower", "garden", "stairs", "cellar")
+
+    def ask(self, skill: str, first: int, second: int) -> str:
+        return f"Where does key {first} of bunch {skill} {second} fit?"
+
+    def solve(self, skill: str, first: int, second: int) -> str:
+        return f"{self.words[0][first % 4]} {self.words[1][(first + second) % 5]}"
+
+    def read(self, text: str) -> str:
+        return text.strip().removeprefix("Answer:").strip().strip(".").lower()
+
+
+@plant("semantic.mutated_oracle")
+class LastWord(Rooms):
+    """Compares the last words."""
+
+    def rate(self, reference: str, text: str) -> float:
+        return float(self.read(text).split()[-1:] == reference.split()[-1:])
+
+
+@plant("semantic.mutated_oracle")
+class FirstWord(Rooms):
+    """Compares the first words."""
+
+    def rate(self, reference: str, text: str) -> float:
+        return float(self.read(text).split()[:1] == reference.split()[:1])
 
 
 @plant("semantic.mutated_oracle")

@@ -1,7 +1,8 @@
-"""No duplicated code: shared code is independent of single tasks, and functions have no near copies."""
+"""No duplicated code: shared code is independent of single tasks, and functions have no near copies. The wheel has all files."""
 
 import ast
 import itertools
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +78,11 @@ def test_a_lesson_environment_is_played_in_two_places() -> None:
         and any(isinstance(argument, ast.Name) and argument.id == "lesson" for argument in node.args)
     }
     assert steps == {"integrations/dataenvgym.py", "recipes/teach/recipe.py"}
+
+
+def test_every_file_of_the_package_is_in_the_wheel() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["palaestra"]
+    packed = {path for pattern in patterns for path in SOURCE.glob(pattern)}
+    files = {path for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {str(path.relative_to(SOURCE)) for path in files - packed if path.suffix != ".py"} == set()

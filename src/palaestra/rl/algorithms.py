@@ -142,6 +142,16 @@ class Algorithm(ABC):
     def bind(self, env: Any, tokenizer: Any) -> None:  # noqa: B027  (optional)
         """Take the environment of a language model and its tokenizer before training, for what a rollout does not contain."""
 
+    def exceeds_target_kl(self, divergence: torch.Tensor | float) -> bool:
+        """Whether the KL divergence of a minibatch from the old policy, summed over all processes, ends the update."""
+        if self.config.target_kl is None:
+            return False
+        import torch
+
+        from palaestra.rl.distributed.ranks import sum_over_ranks
+
+        return float(sum_over_ranks(torch.as_tensor(divergence))) > float(self.config.target_kl)
+
     @abstractmethod
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
         """Train on one rollout and return the metrics of the update.

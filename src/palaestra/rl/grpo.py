@@ -73,6 +73,9 @@ class GRPOConfig(TurnCreditConfig):
         "token", "Compute probability ratios per token, or per sequence as in GSPO."
     )
     ent_coef: float = setting(0.0, "Weight of the entropy bonus.", low=0)
+    target_kl: float | None = setting(
+        None, "End an update if the KL divergence from the old policy exceeds this.", above=0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,18 +121,25 @@ class GRPO(Algorithm):
         has_gradient_B = valid_B & (has_advantage_B | bool(config.kl_coef) | bool(config.ent_coef))
         sequences = [int(sequence) for sequence in has_gradient_B.nonzero()[:, 0]]
 
+        epoch, stop = 0, not sequences
         with training_mode(policy):
-            for epoch in range(config.n_epochs if sequences else 0):
+            while epoch < config.n_epochs and not stop:
                 generator = self.seeds.derive("minibatches", iteration, epoch).generator()
+                epoch += 1
                 for minibatch in make_group_minibatches(rollout, sequences, config.num_minibatches, generator):
                     # Skipped episodes count in the means: they have a loss, and its gradient is 0.
                     num_sequences = float(valid_B.sum() * len(minibatch) / len(sequences))
                     total = float(weights_BT.sum()) * num_sequences / max(1.0, float(mask_BT.any(-1).sum()))
-                    self.accumulate_gradients(minibatch, rollout, advantages_BT, weights_BT, num_sequences, total)
+                    divergence = self.accumulate_gradients(
+                        minibatch, rollout, advantages_BT, weights_BT, num_sequences, total
+                    )
                     optimizer.reduce_gradients()
                     self.metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
                     optimizer.step()
                     optimizer.zero_grad()
+                    stop = self.exceeds_target_kl(divergence)
+                    if stop:
+                        break
 
         metrics = self.metrics.compute()
         # Skipped episodes count in the fractions of clipped ratios, as in TRL.
@@ -140,7 +150,7 @@ class GRPO(Algorithm):
             **metrics,
             **{name: value * updated for name, value in metrics.items() if name.startswith("clip_ratio/")},
             "frac_reward_zero_std": compute_frac_reward_zero_std(returns_GK, known_GK),
-            "n_epochs": float(config.n_epochs if sequences else 0),
+            "n_epochs": float(epoch),
         }
 
     @retry_in_smaller_microbatches
@@ -152,13 +162,13 @@ class GRPO(Algorithm):
         weights_BT: torch.Tensor,
         num_sequences: float,
         total_weight: float,
-    ) -> None:
-        """Add the gradient of a minibatch, one microbatch after the other.
+    ) -> torch.Tensor:
+        """Add the gradient of a minibatch, one microbatch after the other, and return the divergence from the old policy.
 
         Arguments:
             num_sequences, total_weight: sums of the minibatch, including its share of skipped episodes.
         """
-        config, policy = self.config, self.policy
+        config, policy, divergence = self.config, self.policy, torch.zeros((), device=self.policy.device)
         aggregation = config.loss_aggregation or "sequence"
         # The run's limit, because the length of this batch's longest response must not change the step size.
         max_length = rollout.get_episodes().limit or rollout.mask_BT.shape[1]
@@ -192,7 +202,9 @@ class GRPO(Algorithm):
 
             with torch.no_grad():
                 clip_range = (config.clip_range, config.clip_range_high)
-                self.metrics.add(fraction, approx_kl=approximate_kl(new.logprobs, old_logprobs, mask))
+                approx_kl = approximate_kl(new.logprobs, old_logprobs, mask)
+                divergence = divergence + fraction * approx_kl
+                self.metrics.add(fraction, approx_kl=approx_kl)
                 self.metrics.add(
                     fraction, clip_fraction=compute_clip_fraction(logprobs, old_logprobs, mask, *clip_range)
                 )
@@ -201,3 +213,4 @@ class GRPO(Algorithm):
                     advantages = advantages[:, :1]
                     fraction = float(mask.sum()) / len(minibatch)
                 self.metrics.add(fraction, **compute_clip_ratios(logprobs, old_logprobs, advantages, mask, *clip_range))
+        return divergence

@@ -19,7 +19,6 @@ import torch
 
 from palaestra.core.settings import accept_aliases, setting
 from palaestra.rl.algorithms import Algorithm, AlgorithmConfig, MetricMeans
-from palaestra.rl.distributed.ranks import sum_over_ranks
 from palaestra.rl.losses import (
     approximate_kl,
     compute_clip_fraction,
@@ -144,8 +143,7 @@ class PPO(Algorithm):
                     optimizer.zero_grad()
                     if measured:
                         self.metrics.add(grad_norm=grad_norm)
-                    if config.target_kl is not None:
-                        stop = float(sum_over_ranks(torch.tensor(divergence))) > config.target_kl
+                    stop = self.exceeds_target_kl(divergence)
                     if stop:
                         break
 

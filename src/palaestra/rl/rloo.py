@@ -35,6 +35,9 @@ class RLOOConfig(TurnCreditConfig):
 
     clip_range: float = setting(0.2, "Clipping range of the probability ratio of a response around 1.", low=0, high=1)
     normalize_advantage: bool = setting(False, "Normalize the advantages of an iteration.")
+    target_kl: float | None = setting(
+        None, "End an update if the KL divergence from the old policy exceeds this.", above=0
+    )
 
 
 class RLOO(Algorithm):
@@ -68,17 +71,22 @@ class RLOO(Algorithm):
         # Episodes without an advantage have no gradient.
         sequences = [int(sequence) for sequence in ((advantages_BN != 0).any(-1) & valid_B).nonzero()[:, 0]]
 
+        epoch, stop = 0, not sequences
         with training_mode(policy):
-            for epoch in range(config.n_epochs if sequences else 0):
+            while epoch < config.n_epochs and not stop:
                 generator = self.seeds.derive("minibatches", iteration, epoch).generator()
+                epoch += 1
                 for minibatch in make_group_minibatches(rollout, sequences, config.num_minibatches, generator):
                     # Skipped episodes count in the mean: they have a loss, and its gradient is 0.
                     num_sequences = float(valid_B.sum()) * len(minibatch) / len(sequences)
-                    self.accumulate_gradients(minibatch, rollout, advantages_BN, num_sequences)
+                    divergence = self.accumulate_gradients(minibatch, rollout, advantages_BN, num_sequences)
                     optimizer.reduce_gradients()
                     self.metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
                     optimizer.step()
                     optimizer.zero_grad()
+                    stop = self.exceeds_target_kl(divergence)
+                    if stop:
+                        break
 
         metrics = self.metrics.compute()
         # Skipped episodes count in the fractions of clipped ratios, as in TRL.
@@ -87,18 +95,19 @@ class RLOO(Algorithm):
             **metrics,
             **{name: value * updated for name, value in metrics.items() if name.startswith("clip_ratio/")},
             "frac_reward_zero_std": compute_frac_reward_zero_std(returns_GK, known_GK),
+            "n_epochs": float(epoch),
         }
 
     @retry_in_smaller_microbatches
     def accumulate_gradients(
         self, minibatch: Selection, rollout: Rollout, advantages_BN: torch.Tensor, num_sequences: float
-    ) -> None:
-        """Add the gradient of a minibatch, one microbatch after the other.
+    ) -> torch.Tensor:
+        """Add the gradient of a minibatch, one microbatch after the other, and return the divergence from the old policy.
 
         Arguments:
             num_sequences: the number of sequences in the minibatch, including its share of skipped episodes.
         """
-        config, policy = self.config, self.policy
+        config, policy, divergence = self.config, self.policy, torch.zeros((), device=self.policy.device)
         for part in split_microbatches(minibatch, policy.max_microbatch_size(rollout)):
             microbatch = part.cut(rollout)
             mask = microbatch.take_mask(rollout.mask_BT).float()
@@ -121,5 +130,8 @@ class RLOO(Algorithm):
                 present_BN = (sum_actions(mask) > 0).float()
                 clip_fraction = compute_clip_fraction(new_BN, old_BN, present_BN, config.clip_range)
                 clip_ratios = compute_clip_ratios(new_BN, old_BN, advantages, present_BN, config.clip_range)
-                self.metrics.add(fraction, approx_kl=approximate_kl(new.logprobs, old_logprobs, mask))
+                approx_kl = approximate_kl(new.logprobs, old_logprobs, mask)
+                divergence = divergence + fraction * approx_kl
+                self.metrics.add(fraction, approx_kl=approx_kl)
                 self.metrics.add(float(present_BN.sum()) / len(minibatch), clip_fraction=clip_fraction, **clip_ratios)
+        return divergence

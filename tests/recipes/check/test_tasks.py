@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from broken_tasks import TASK_FAULTS, Colors, Doubler, HashedSeed, ScoreByHash, Sums
+from broken_tasks import TASK_FAULTS, Colors, Doubler, HashedSeed, Rooms, ScoreByHash, Sums
 from planted import list_faults, list_sound
 
 from palaestra.core.records import Completion, Failure, FailureCause, Problem, Score
@@ -30,7 +30,7 @@ def test_a_planted_fault_of_a_task_is_found(kind: type, monkeypatch: pytest.Monk
     assert result.remediation
 
 
-@pytest.mark.parametrize("kind", list_sound(Sums, Colors, Doubler))
+@pytest.mark.parametrize("kind", list_sound(Sums, Colors, Doubler, Rooms))
 def test_a_sound_task_passes(kind: type) -> None:
     report = check(kind())
     assert not report.with_status(CheckStatus.FAIL, CheckStatus.WARN)

@@ -23,7 +23,7 @@ import numpy as np
 
 from palaestra.core.settings import short_repr
 from palaestra.core.tables import load_table
-from palaestra.recipes.check.submissions import ResearchPart, read_table
+from palaestra.recipes.check.submissions import MAX_CHANGE, ResearchPart, read_table
 from palaestra.research.tasks.task import read_files
 
 _MIN_BYTES = 24
@@ -181,6 +181,7 @@ def find_telling_data(answers: Mapping[str, str], public: Mapping[str, bytes], s
     if order := _describe_order(list(answers.values())):
         leaks.append(f"the hidden rows are {order}")
     tables = {name: rows for name, content in public.items() if (rows := read_table(name, content))}
+    leaks += [f"{name} lists the answers in their order" for name in _find_lists(list(answers.values()), public)]
     for name, content in public.items():
         if name.endswith(".npy"):
             with suppress(ValueError, EOFError, OSError):
@@ -197,6 +198,24 @@ def find_telling_data(answers: Mapping[str, str], public: Mapping[str, bytes], s
             leaks.append(f"the rows of {name} are {order}")
         leaks += [f"{name}: {text}" for text in _find_telling_columns(rows[0], known, right, seed)]
     return leaks
+
+
+def find_pairs(answers: Mapping[str, str], text: str) -> int:
+    """How many ids a text shows with their answers; 0 if the answers beside the ids are right by chance."""
+    shown = re.findall(r"([\w.-]*\w)(?=[\s,:;=|(\[\"'>]{1,4}([\w.+-]*\w))", text)
+    pairs = [(name, value) for name, value in shown if name in answers]
+    right = sum(answers[name] == value for name, value in pairs)
+    return right if right >= 5 and right >= 0.9 * len(pairs) else 0
+
+
+def _find_lists(right: Sequence[str], public: Mapping[str, bytes]) -> list[str]:
+    """The texts that contain all answers one after the other, with or without separators."""
+    separators = re.compile(rb"[\s,;|\[\]\"']+")
+    listed = separators.sub(b"", "".join(right).encode())
+    if len(listed) < _MIN_BYTES or len(set(right)) < 2:
+        return []
+    texts = {name: separators.sub(b"", content) for name, content in public.items() if len(content) <= MAX_CHANGE}
+    return [name for name, text in texts.items() if listed in text or listed[::-1] in text]
 
 
 def _find_repeated_rows(

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from palaestra.envs.base import GymEnv
-from palaestra.recipes.check.play import ActionSource
+from palaestra.recipes.check.play import ActionSource, freeze
 from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
 from palaestra.recipes.check.subjects import EnvPart
 
@@ -94,29 +94,40 @@ def check_blind_policies(part: EnvPart) -> CheckFinding:
 
 @env_check("env", "runtime.action_bounds")
 def check_action_bounds(part: EnvPart) -> CheckFinding:
-    """An action outside the bounds is not worth more than one inside."""
+    """An action outside the bounds does no more than the bound itself, and is not worth more."""
     with part.open() as env:
         space = env.action_space
         if not isinstance(space, spaces.Box) or not space.is_bounded() or not np.issubdtype(space.dtype, np.floating):
             return report_skip("its actions have no bounds that they could exceed")
-        gains = 0
+        width, gains, moves = space.high - space.low, 0, 0
         for number in range(_EPISODES):
-            inside, outside = (
-                max(_step_once(env, part.seed + number, action * scale) for action in (space.low, space.high))
-                for scale in (1, 10)
+            bounds = [_take_step(env, part.seed + number, action) for action in (space.low, space.high)]
+            again = _take_step(env, part.seed + number, space.low)
+            beyond = [
+                _take_step(env, part.seed + number, action)
+                for action in (space.low - 9 * width, space.high + 9 * width)
+            ]
+            best, most = max(reward for _, reward in bounds), max(reward for _, reward in beyond)
+            gains += most > best + 1e-6 * max(1.0, abs(best))
+            is_repeatable = again == bounds[0]
+            moves += is_repeatable and any(
+                reward > -np.inf and state != bound for (state, reward), (bound, _) in zip(beyond, bounds, strict=True)
             )
-            gains += outside > inside + 1e-6 * max(1.0, abs(inside))
     if gains == _EPISODES:
         return report_warn("an action of ten times the bound is rewarded more than one inside", count=_EPISODES)
-    return report_pass("actions outside the bounds are not worth more")
+    if moves == _EPISODES:
+        return report_warn("an action beyond the bound has another effect than the bound", count=_EPISODES)
+    return report_pass("actions outside the bounds do no more than the bounds, and are not worth more")
 
 
-def _step_once(env: GymEnv, seed: int, action: Any) -> float:
+def _take_step(env: GymEnv, seed: int, action: Any) -> tuple[Any, float]:
+    """The observation, frozen, and the reward of an action after a reset; a reward of minus infinity if it is rejected."""
     env.reset(seed=seed)
     try:
-        return float(env.step(action)[1])
+        observation, reward, *_ = env.step(action)
     except Exception:  # It rejects the action.
-        return -np.inf
+        return None, -np.inf
+    return freeze(observation), float(reward)
 
 
 @env_check("env", "semantic.reward_agrees_with_success")

@@ -28,6 +28,8 @@ from palaestra.recipes.check.scorer import (
 _MARGIN = 0.25
 """A policy without content fails the check if it gets this fraction less than the oracle, or more."""
 _POSITIVE = 0.1
+_TIED = 0.25
+"""Fraction of episodes in which silence may get as much as the right answer."""
 _FIRST = 6
 """Cases on which every policy is tried. One that is rewarded there is tried on all cases."""
 _MIN_PROBLEMS = 8
@@ -227,7 +229,15 @@ def check_floor(answers: Answers) -> CheckFinding:
         constant = _find_constant_reward(answers)
         if constant:
             return constant
-    return floor.judge(_list_silent(answers), "answers without content")
+    finding = floor.judge(_list_silent(answers), "answers without content")
+    solved = [(case, reward.value) for case, _, reward in limit(answers.solved) if reward.value]
+    tied = [case for case, value in solved if (answers.score(case, "hello").value or 0.0) >= value]
+    if isinstance(answers, EnvAnswers) and finding.status == "pass" and len(tied) >= _TIED * len(solved) > 0:
+        return report_warn(
+            f"a greeting gets the reward of the right answer in {len(tied)} of {len(solved)} episodes",
+            f"for example in those with the seeds {', '.join(case.key for case in tied[:5])}",
+        )
+    return finding
 
 
 def _find_constant_reward(answers: EnvAnswers) -> CheckFinding | None:

@@ -21,7 +21,7 @@ from palaestra.core.settings import short_repr
 from palaestra.envs.base import GymEnv
 from palaestra.recipes.check.answers import Answers, Case, EnvAnswers, TaskAnswers, read_messages, send
 from palaestra.recipes.check.records import CheckFinding, env_check, report_fail, report_pass, report_skip, report_warn
-from palaestra.recipes.check.scorer import limit, list_solved, spread
+from palaestra.recipes.check.scorer import is_full, limit, list_solved, spread
 
 _TELLING = r"(?:answer|solution|reference|expected|target|label|gold|ground[ _-]?truth|secret|key|correct|result|hint)"
 
@@ -149,6 +149,8 @@ def check_containment(answers: Answers) -> CheckFinding:
                 evidence,
                 cases=count,
             )
+    if telling := _find_telling_reply(answers):
+        return report_fail("a reply to any text contains the answer before the end", telling)
     if not cases and (solving := _find_solving_info(answers)):
         return report_fail("info of reset contains a text that is rewarded as the answer", solving)
     earlier = _find_earlier(answers, cases or list(answers.cases))
@@ -159,6 +161,42 @@ def check_containment(answers: Answers) -> CheckFinding:
         if cases
         else report_skip("no right answers are known")
     )
+
+
+def _find_telling_reply(answers: EnvAnswers) -> str:
+    """How a reply tells the answer, so that an agent which says nothing of use can copy it; empty if none does.
+
+    An episode counts if the right answer still gets its full reward after that reply.
+    """
+    solved = [(case, texts[0], value) for case, texts, value in list_solved(answers) if len(texts) == 1]
+    words = _list_varying_words([text for _, text, _ in solved])
+    replies, evidence = dict[str, str](), dict[str, str]()
+    for case, text, value in limit(solved):
+        reward = answers.score(case, "hello")
+        shown = ["\n".join(m.text for m in turn) for turn in reward.replies[: len(reward.replies) - reward.ended]]
+        replies[case.key] = "\n".join(shown)
+        for turn, reply in enumerate(shown, 1):
+            if words[text] and _contains(reply, words[text]):
+                if is_full(answers, answers.score(case, ["hello"] * turn + [text]), value):
+                    evidence[case.key] = f"seed {case.key}, reply {turn}: {_show_around(reply, words[text])}"
+                break
+    secrets = {case.key: words[text] for case, text, _ in solved if case.key in replies}
+    leaks = _compare_rates(replies, secrets, lambda text, word: {"the answer"} if _contains(text, word) else set())
+    return next(iter(evidence.values()), "") if leaks and len(evidence) >= 2 else ""
+
+
+def _list_varying_words(texts: Sequence[str]) -> dict[str, str]:
+    """Each text without the words with which all of them begin and end: of 'code 452' and 'code 17', the numbers."""
+    words = [text.split() for text in dict.fromkeys(texts)]
+    start = _count_common(words) if len(words) > 1 else 0
+    end = _count_common([own[start:][::-1] for own in words]) if len(words) > 1 else 0
+    return {text: " ".join(text.split()[start : len(text.split()) - end]) for text in texts}
+
+
+def _count_common(lists: Sequence[Sequence[str]]) -> int:
+    """The number of items with which all lists begin."""
+    differences = (n for n, column in enumerate(zip(*lists, strict=False)) if len(set(column)) > 1)
+    return next(differences, min(map(len, lists)))
 
 
 _FORMS = ("{}", "Answer: {}", "[{}]", "\\boxed{{{}}}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import get_args
 
 import numpy as np
@@ -26,8 +26,9 @@ from palaestra.recipes.check.records import (
     report_skip,
     report_warn,
 )
+from palaestra.recipes.check.scorer import limit
 from palaestra.recipes.check.subjects import Subject
-from palaestra.tasks.base import GenerativeTask, Task, get_hooks
+from palaestra.tasks.base import GenerativeTask, Task, get_hooks, get_split
 from palaestra.tasks.texts import digest_texts
 
 _TOLERATED = 0.01
@@ -313,7 +314,8 @@ def check_examples(answers: TaskAnswers) -> CheckFinding:
     generator = Seeds(answers.subject.seed).derive("check").generator()
     held = {_get_key(p): split for split in (Split.VALIDATION, Split.TEST) for p in answers.samples[split]}
     wrong, shared, unscored, total, reason = list[str](), list[str](), list[str](), 0, ""
-    for skill in task.skills():
+    find_split = _get_split_rule(answers.samples)
+    for skill in _repeat_skills(task):
         try:
             examples = _write(task, skill, generator)
         except FaultError:
@@ -323,8 +325,9 @@ def check_examples(answers: TaskAnswers) -> CheckFinding:
             continue
         for example in examples:
             total += 1
-            if _get_key(example) in held:
-                shared.append(f"{held[_get_key(example)]}: {short_repr(example.messages[-1].text)}")
+            split = held.get(_get_key(example)) or find_split(example)
+            if split is not Split.TRAIN:
+                shared.append(f"{split}: {short_repr(example.messages[-1].text)}")
             problem = pose(task, example)
             if problem is None:
                 continue
@@ -352,6 +355,24 @@ def check_examples(answers: TaskAnswers) -> CheckFinding:
         if total
         else report_skip(reason)
     )
+
+
+def _repeat_skills(task: Task) -> Iterator[str]:
+    """Each skill once, and then again until the time of the check is over: examples of few questions repeat held-out ones."""
+    skills = list(task.skills())
+    yield from skills
+    yield from limit(skills * 4, 0.3)
+
+
+def _get_split_rule(samples: Mapping[Split, Sequence[Problem]]) -> Callable[[Problem | Example], Split]:
+    """How a task seems to divide its questions: by the hash of their text, or in a way that is not known."""
+
+    def hash_text(problem: Problem | Example) -> Split:
+        return get_split(problem.messages[-1].text)
+
+    known = [(split, problem) for split, problems in samples.items() for problem in problems]
+    is_rule = len(known) >= 20 and all(hash_text(problem) is split for split, problem in known)
+    return hash_text if is_rule and len({split for split, _ in known}) > 1 else lambda _: Split.TRAIN
 
 
 def _write(task: GenerativeTask, skill: str, generator: np.random.Generator) -> list[Example]:

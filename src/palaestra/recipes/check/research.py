@@ -19,6 +19,7 @@ from palaestra.core.records import Failure, Json
 from palaestra.core.settings import short_repr
 from palaestra.core.tables import load_table
 from palaestra.recipes.check.containment import (
+    find_pairs,
     find_secrets,
     find_telling_data,
     list_secrets,
@@ -418,9 +419,10 @@ def check_leakage(part: ResearchPart) -> CheckFinding:
     if (loaded := _PACKAGED.search(source)) and not any(path.startswith("sklearn/datasets") for path in task.hide):
         leaks.append(f"{task.data} contains {loaded[0]}, whose data agents have too: hide sklearn/datasets/data")
     texts = {"the description": task.description.encode()}
-    for what, files in limit(list_malformed(part, part.baseline), _SECONDS / 3):
-        if isinstance(result := part.score(files), InvalidSubmission):
-            texts[f"the message that {what}"] = result.reason.encode()
+    for variants in (list_malformed(part, part.baseline), list_incomplete(part, part.baseline)):
+        for what, files in limit(variants, _SECONDS / 3):
+            if isinstance(result := part.score(files), InvalidSubmission):
+                texts[f"the message that {what}"] = result.reason.encode()
     leaks += find_secrets(texts, list_secrets(part), public.values())
     known = _list_words(b" ".join([*public.values(), *submission_files(part.baseline).values()]))
     for name, right in answers.items():
@@ -428,6 +430,10 @@ def check_leakage(part: ResearchPart) -> CheckFinding:
         for place, text in texts.items():
             if quoted := sorted(rare & _list_words(text)):
                 leaks.append(f"{place} quotes {', '.join(quoted[:3])} of hidden/{name}: {short_repr(text.decode())}")
+            if pairs := find_pairs(right, text.decode()):
+                leaks.append(
+                    f"{place} pairs {pairs} ids of hidden/{name} with their answers: {short_repr(text.decode())}"
+                )
     if leaks:
         return report_fail("the answers can be told without work", *dict.fromkeys(leaks), seed=part.seed)
     return report_pass(f"{len(public)} public files and {len(texts)} texts do not tell the answers", texts=len(texts))

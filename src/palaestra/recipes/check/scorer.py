@@ -126,7 +126,15 @@ def check_determinism(answers: Answers) -> CheckFinding:
     pairs = [
         (case, texts)
         for case in cases
-        for texts in (list(answers.solve(case) or ["1"]), [""], others[case.key], ["Answer: 1"], ["I do not know."])
+        for right in [list(answers.solve(case) or ["1"])]
+        for texts in (
+            right,
+            [""],
+            others[case.key],
+            ["Answer: 1"],
+            ["I do not know."],
+            [*right[:-1], _spoil(right[-1])],
+        )
     ]
     start = time.perf_counter()
     first = [(pair, _sign(answers.score(*pair))) for pair in limit(pairs)]
@@ -155,6 +163,12 @@ def check_determinism(answers: Answers) -> CheckFinding:
                     text = f"case {case.key}, answer {short_repr(given[-1])}: {own} here, {value} there"
                     return report_fail("an answer gets another score in another process", text)
     return report_pass(f"{len(first)} answers always get the same score", answers=len(first))
+
+
+def _spoil(text: str) -> str:
+    """A text with another last number, or without its last word: an answer that is almost right."""
+    spoiled = re.sub(r"\d+(?=\D*$)", lambda match: str(int(match[0][-9:]) + 1), text, count=1)
+    return spoiled if spoiled != text else text.rpartition(" ")[0]
 
 
 def score_values(task: Task, answers: Sequence[tuple[Any, str]]) -> list[float | None]:
@@ -347,7 +361,10 @@ def check_oracle(answers: Answers) -> CheckFinding:
             f"{len(failures)} of {len(solved)} right answers have a failure: {failures[0][2].failure}",
             _show(failures[0]),
         )
-    low = [entry for entry in solved if not _is_best(answers, *entry)]
+    best = [entry for entry in solved if _is_best(answers, *entry)]
+    top = max((reward.value or 0.0 for _, _, reward in best), default=math.inf)
+    # What gets the most is right, even if silence gets as much in this episode; see the check of floors.
+    low = [entry for entry in solved if entry not in best and (entry[2].value or 0.0) < top]
     ceiling = answers.ceiling or 0.0
     numbers: Json = {"oracle_reward": round(ceiling, 4), "cases": len(solved), "low": len(low)}
     if isinstance(answers, EnvAnswers) and not low and not list_solved(answers):
@@ -428,7 +445,7 @@ def _list_equivalents(
     wholes |= {"a carriage return at the end": f"{text}\r\n", **({"spaces before": f"  {text}"} if is_line else {})}
     for name, whole in wholes.items():
         if _is_action(answers, whole):
-            yield name, True, [*before, whole]
+            yield name, "\r" not in whole, [*before, whole]
     answer = get_answer(case, texts)
     if not answer or "\n" in answer or len(answer) > 60:
         return
@@ -516,6 +533,13 @@ def _list_mutants(case: Case, answer: str, pool: Sequence[str]) -> Iterator[tupl
     opposite = _OPPOSITES.get(answer.casefold())
     if opposite:
         yield "the opposite", True, [opposite]
+    own, words = answer.split(), other.split()
+    if len(own) == len(words) and 2 <= len(own) <= 4:
+        is_quantity = bool(_NUMBER.fullmatch(own[0]))  # Units may have several names.
+        if _differ(words[-1], own[-1]) and not is_quantity:
+            yield "its beginning with another end", True, [" ".join([*own[:-1], words[-1]])]
+        if _differ(words[0], own[0]):
+            yield "its end with another beginning", True, [" ".join([words[0], *own[1:]])]
     parts = re.findall(r"[^\s,;]+", answer)
     if len(set(parts)) >= 3 and parts != parts[::-1] and _ORDERED.search(case.prompt):
         remaining = iter(parts[::-1])

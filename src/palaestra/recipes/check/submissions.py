@@ -39,7 +39,7 @@ Variants = Iterator[tuple[str, dict[str, bytes]]]
 """Names of changes, and the changed submissions."""
 _ATTACKS = load_table(__file__, "attacks")["submissions"]
 """What a submission does instead of its work, by kind."""
-_MAX_CHANGE = 4 << 20
+MAX_CHANGE = 4 << 20
 """Bytes of a file that is read to change it."""
 
 
@@ -163,7 +163,7 @@ class ResearchPart:
 
 def read_table(name: str, content: bytes) -> list[list[str]] | None:
     """The rows of a table with a header; `None` for another file."""
-    if not name.endswith(".csv") or len(content) > _MAX_CHANGE:
+    if not name.endswith(".csv") or len(content) > MAX_CHANGE:
         return None
     rows = [row for row in csv.reader(io.StringIO(content.decode("utf-8-sig", "replace"), newline="")) if row]
     return rows if len(rows) > 2 and len({len(row) for row in rows}) == 1 and len(rows[0]) > 1 else None
@@ -177,7 +177,7 @@ def _write_table(head: list[str], rows: Iterable[list[str]]) -> bytes:
 
 def _read_json(name: str, content: bytes) -> Any:
     try:
-        return json.loads(content) if name.endswith(".json") and len(content) <= _MAX_CHANGE else None
+        return json.loads(content) if name.endswith(".json") and len(content) <= MAX_CHANGE else None
     except ValueError:
         return None
 
@@ -216,7 +216,7 @@ def list_malformed(part: ResearchPart, solution: MeasuredSolution) -> Variants:
 
 
 def list_incomplete(part: ResearchPart, solution: MeasuredSolution) -> Variants:
-    """A solution with a table in which half of the answers are missing or wrong; some evaluators count them as wrong."""
+    """A solution with a table in which half of the answers are missing or wrong, or all values are given: some evaluators count them as wrong."""
     files = submission_files(solution)
     for name in () if part.takes_workspace else part.task.submission.files:
         head, *body = read_table(name, files[name]) or [[]]
@@ -228,6 +228,8 @@ def list_incomplete(part: ResearchPart, solution: MeasuredSolution) -> Variants:
             f"{value!r} in every second row": [[*row[:-1], value] if n % 2 else row for n, row in enumerate(body)]
             for value in _WRONG
         }
+        if len(values := {row[-1] for row in body}) <= 10:
+            changes["a row for each value of each id"] = [[*row[:-1], value] for row in body for value in values]
         for what, rows in changes.items() if body else ():
             yield f"{name} with {what}", {**files, name: _write_table(head, rows)}
 
