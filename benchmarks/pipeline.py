@@ -4,10 +4,12 @@ The real driver, scheduler and worker processes (`RolloutWorkers` on `processes:
 sleeps, too: sleeping processes need no cores. The first part measures responses per second with and without one slow
 response per iteration, for a learner that is slower than the workers and for one that is faster. With a faster one the
 slow response costs at least its share of the workers' time. The second part, `--validate yes`, measures 2, 4 and 8 workers whose groups
-take log-normal times, and compares `simulate_cluster.simulate` with the same times.
+take log-normal times, and compares `simulate_cluster.simulate` with the same times. With `--overdue yes` a response takes longer than all updates of
+the staleness together, now and then: the learner waits for it, or it is cut, or newer weights continue it.
 
     python benchmarks/pipeline.py
     python benchmarks/pipeline.py --validate yes
+    python benchmarks/pipeline.py --overdue yes
 """
 
 from __future__ import annotations
@@ -23,13 +25,19 @@ import torch
 from _common import arguments, finish
 
 from palaestra.executors.base import Resources, open_executor
+from palaestra.rl.interruptions import Interruptions
 from palaestra.rl.loop import LoopConfig
 from palaestra.rl.rollout_workers import RolloutWorkers
 from palaestra.rl.rollouts import Rollout, TokenInputs, make_episode_rollout
+from palaestra.rl.scheduler import Overdue
 
 GROUP = 2
 SLOW = 1.0
 """Seconds of the slow response: a whole iteration, five times a usual group."""
+LONG, LONG_EVERY = 4.0, 6
+"""Seconds of a response that is overdue at a staleness of 2, and the iterations from one to the next."""
+STEP = 0.05
+"""Seconds of a sampling step."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,8 @@ class Load:
         groups: groups of two episodes per update.
         group_seconds: mean seconds of a group; a worker plays one after the other.
         sigma: of their log-normal distribution; 0: all take the mean. Every iteration has the same seconds.
-        slow: more seconds of the first group of each iteration.
+        slow: more seconds of the first group of an iteration.
+        slow_every: iterations from one with a slow group to the next.
         learn: seconds of an update.
     """
 
@@ -50,14 +59,15 @@ class Load:
     group_seconds: float = 0.2
     sigma: float = 0.0
     slow: float = 0.0
+    slow_every: int = 1
     learn: float = 1.0
     staleness: int = 2
 
-    def draw_seconds(self) -> np.ndarray:
+    def draw_seconds(self, iteration: int = 0) -> np.ndarray:
         """The seconds of the groups of an iteration."""
         drawn = np.random.default_rng(1).lognormal(0.0, self.sigma, self.groups)
         seconds: np.ndarray = drawn * self.group_seconds / drawn.mean()
-        seconds[0] += self.slow
+        seconds[0] += self.slow * (iteration % self.slow_every == 0)
         return seconds
 
     @property
@@ -77,9 +87,17 @@ class SleepingActor:
     def __init__(self, tokens: int = 256) -> None:
         self.tokens, self.policy, self.version = tokens, torch.nn.Linear(256, 256), None
 
-    def collect(self, first: int, episodes: int, version: int, prompts: Sequence[int]) -> Rollout:
-        time.sleep(sum(prompts) / 1e6)
-        return make_rollout(first, episodes, self.tokens)
+    def collect(
+        self, first: int, episodes: int, version: int, prompts: Sequence[int], interruptions: Interruptions | None
+    ) -> Rollout:
+        rollout, end = make_rollout(first, episodes, self.tokens), time.monotonic() + sum(prompts) / 1e6
+        while (left := end - time.monotonic()) > 0 and not (interruptions and interruptions.is_cut):
+            time.sleep(left if interruptions is None else min(left, STEP))
+            if interruptions is not None:
+                interruptions.check()
+        if interruptions is not None:
+            interruptions.mark(rollout, [[(0, version)]] * episodes)
+        return rollout
 
 
 def make_rollout(first: int, episodes: int, tokens: int) -> Rollout:
@@ -108,7 +126,10 @@ class Measured:
 
 
 def measure_phases(
-    loads: Sequence[Load], updates: int, make_actor: type[SleepingActor] | Any = SleepingActor
+    loads: Sequence[Load],
+    updates: int,
+    make_actor: type[SleepingActor] | Any = SleepingActor,
+    overdue: Overdue = "wait",
 ) -> list[Measured]:
     """Collect rollouts with the real workers, under one load after the other. They differ in times only.
 
@@ -117,7 +138,7 @@ def measure_phases(
     load = loads[0]
     episodes = load.groups * GROUP
     values: dict[str, Any] = {field.name: None for field in fields(LoopConfig)}  # Workers read few of them.
-    values |= {"iterations": 10**6, "num_envs": episodes, "episodes": episodes, "group_size": GROUP}
+    values |= {"iterations": 10**6, "num_envs": episodes, "episodes": episodes, "group_size": GROUP, "overdue": overdue}
     config = LoopConfig(**values | {"max_staleness": load.staleness})
     executor = open_executor(f"processes:{load.workers}")
     workers = RolloutWorkers(config, executor, Resources(), make_actor, lambda event: None)
@@ -130,7 +151,7 @@ def measure_phases(
         nonlocal iteration
         iteration += 1
         for number in range(iteration, iteration + load.staleness + 1):
-            prompts.setdefault(number, [round(seconds * 1e6) for seconds in load.draw_seconds()])
+            prompts.setdefault(number, [round(seconds * 1e6) for seconds in load.draw_seconds(number)])
         pids.update(workers.collect(iteration, weights, prompts).get_episodes().records)
         time.sleep(load.learn)
 
@@ -212,9 +233,29 @@ def validate(updates: int) -> None:
     finish("pipeline_validation", 1 + max(errors, key=abs), errors=[round(error, 4) for error in errors])
 
 
+def compare_overdue(updates: int) -> None:
+    """Responses per second with a long response now and then, by what happens to it, and without one."""
+    load = Load(learn=0.2)
+    long = replace(load, slow=LONG, slow_every=LONG_EVERY)
+    rates: dict[str, float] = {}
+    choices: tuple[Overdue, ...] = ("wait", "drop", "cut", "continue")
+    for overdue in choices:
+        usual, rate = (measured.rate for measured in measure_phases([load, long], updates, overdue=overdue))
+        rates[overdue] = rate / usual
+        print(f"{overdue}: {usual:.1f} responses/s, {rate:.1f} with a long response: {rates[overdue]:.3f}", flush=True)
+    finish("pipeline_overdue", rates["continue"], **{name: round(rate, 3) for name, rate in rates.items()})
+
+
 def main() -> None:
-    options = arguments(__doc__ or "", validate="'yes': compare the simulation with measured runs")
+    options = arguments(
+        __doc__ or "",
+        validate="'yes': compare the simulation with measured runs",
+        overdue="'yes': compare what happens to overdue responses",
+    )
     updates = 6 if options.quick else 10
+    if options.overdue:
+        compare_overdue(LONG_EVERY * (1 if options.quick else 3))
+        return
     if options.validate:
         validate(updates)
         return

@@ -155,6 +155,9 @@ COMMANDS = [
     ("export palaestra/Guess-v0 --to verifiers --merge", "--merge cannot be used"),
     ("export a_file --to model --private", "--push"),
     ("serve --env palaestra/Guess-v0", "--capture"),
+    ("serve --capture --receive-weights", "--receive-weights"),
+    ("serve --engine-option tensor_parallel_size=2", "vllm:nano"),
+    ("train --env CoTEnv-v0 --executor ray --engine vllm --engine-option tensor_parallel_size=2", "'worker_gpus': expected 2"),
     # Own code
     ("evaluate --task nowhere.py:Task", "nowhere.py"),
     ("evaluate --task mine.py:Nothing", "no 'Nothing'"),

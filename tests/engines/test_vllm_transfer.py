@@ -18,11 +18,14 @@ import torch
 
 from palaestra.core.errors import EngineError
 from palaestra.core.records import Message, Request, Sampling
-from palaestra.executors.broadcast import LOCAL_HOST, Piece, SharedWeights, WeightSender, open_meeting
+from palaestra.executors.broadcast import SharedWeights, WeightSender
+from palaestra.executors.meeting import LOCAL_HOST, open_meeting
+from palaestra.executors.weight_parts import Piece
 from palaestra.models import registry as models
 
 pytest.importorskip("vllm")
-from palaestra.engines.vllm import VLLMEngine, update_server
+from palaestra.engines.served_weights import update_server
+from palaestra.engines.vllm import VLLMEngine
 
 pytestmark = [pytest.mark.backends, pytest.mark.filterwarnings("ignore")]
 CONFIG = {"backend": "palaestra"}

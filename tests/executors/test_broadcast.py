@@ -14,18 +14,9 @@ import torch
 
 from palaestra.core.errors import ExecutorError
 from palaestra.executors.base import open_executor
-from palaestra.executors.broadcast import (
-    LOCAL_HOST,
-    Meeting,
-    Piece,
-    Receiver,
-    SharedWeights,
-    WeightSender,
-    assemble_weights,
-    compute_checksum,
-    find_receiver,
-    open_meeting,
-)
+from palaestra.executors.broadcast import Receiver, SharedWeights, WeightSender, find_receiver
+from palaestra.executors.meeting import LOCAL_HOST, Meeting, open_meeting
+from palaestra.executors.weight_parts import Piece, assemble_weights, compute_checksum
 
 SHAPE = (5, 3)
 
@@ -137,14 +128,28 @@ def test_a_version_that_differs_is_refused(learners: Learners) -> None:
         ask(Receiver(learners.meeting), wrong)
 
 
+def test_a_version_can_be_read_once(learners: Learners) -> None:
+    sampler, versions = Receiver(learners.meeting), [learners.publish(version) for version in (0, 1)]
+    assert ask(sampler, versions[1]) == to_lists(1)
+    assert {name: tensor.tolist() for name, tensor in versions[0].read().items()} == to_lists(0)
+    # The reader has left: later versions reach the sampler only.
+    for version in (2, 3):
+        assert ask(sampler, learners.publish(version)) == to_lists(version)
+    assert not sampler.has_ended
+
+
 @pytest.mark.backends
 def test_a_killed_sampler_is_replaced(learners: Learners) -> None:
     samplers = [start(sample) for _ in range(2)]
     shared = learners.publish(1)
     assert [ask(pipe, shared) for _, pipe in samplers] == [to_lists(1)] * 2
+    shared = learners.publish(2)  # To both at once: their group stays open.
+    assert [ask(pipe, shared) for _, pipe in samplers] == [to_lists(2)] * 2
     os.kill(samplers[0][0].pid or 0, signal.SIGKILL)
+    # The group is lost, and the other sampler notices before its timeout of two minutes.
+    assert ask(samplers[1][1], learners.publish(3)) == to_lists(3)
     samplers[0] = start(sample)
-    for version in (2, 3):
+    for version in (4, 5):
         shared = learners.publish(version)
         assert [ask(pipe, shared) for _, pipe in samplers] == [to_lists(version)] * 2
     for process, _ in samplers:

@@ -17,7 +17,7 @@ from palaestra.core.errors import ExecutorError, SettingsError
 from palaestra.core.records import Event, Failure
 from palaestra.executors.base import Executor, Shared, open_executor
 from palaestra.executors.pool import Pool
-from palaestra.executors.workers import Worker, WorkerLost
+from palaestra.executors.workers import SharedVariable, Worker, WorkerLost
 
 Weights = dict[str, Any]
 
@@ -254,6 +254,30 @@ def test_a_shared_value_reaches_all_workers_and_is_released(executor: Executor) 
         shared.release()
         with pytest.raises(ExecutorError, match="was released"):
             list(pool.map(read, [shared]))
+
+
+def wait_for(state: Counter, item: tuple[SharedVariable[str], str]) -> int:
+    """Read the variable until it has a value. Returns how often the first value was read."""
+    variable, wanted = item
+    deadline, reads = time.monotonic() + 20, 0
+    while variable.get() != wanted and time.monotonic() < deadline:
+        reads += 1
+        time.sleep(0.001)
+    assert variable.get() == wanted
+    return reads
+
+
+def test_a_variable_reaches_workers_that_are_busy(parallel: Executor) -> None:
+    variable = parallel.share_variable("first")
+    with parallel.open_pool(Counter) as pool:
+        assert list(pool.map(wait_for, [(variable, "first")])) == [0]
+        timer = threading.Timer(0.3, lambda: variable.set("second"))
+        timer.start()
+        [reads] = pool.map(wait_for, [(variable, "second")])
+        assert reads > 10  # type: ignore[operator]
+        timer.join()
+        variable.set("third")
+        list(pool.map(wait_for, [(variable, "third")]))
 
 
 def test_the_files_of_shared_values_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,9 @@ import pytest
 from palaestra.core.errors import ExecutorError, SettingsError
 from palaestra.core.records import Event
 from palaestra.recipes.resume import load_policy, resume
+from palaestra.recipes.train.presets import make_settings
 from palaestra.recipes.train.recipe import Iteration, TrainResult, train
+from palaestra.rl.rollout_workers import RolloutWorkers
 from palaestra.runs.run import Run
 
 TOKEN: dict[str, Any] = {
@@ -213,6 +215,118 @@ def replay(folder: Path, copy: Path, done: int = 0, order: Any = None, executor:
         if int(checkpoint.name.removeprefix("iteration-")) > done:
             shutil.rmtree(checkpoint)
     return resume(copy, executor=executor, progress=False)
+
+
+LONG_ENV = """
+import time
+from pathlib import Path
+
+import gymnasium
+
+from palaestra import TokenEnv, TokenVectorEnv
+
+FOLDER = Path(__file__).parent
+
+
+class LongVector(TokenVectorEnv):
+    def prompts(self):
+        return ["What is 3 + 4?", "What is 12 - 5?", "What is 6 * 7?"]
+
+    def token_reward(self, prompt, ids):
+        if len(ids) == 3 and 0 in self._episode:
+            (FOLDER / "started").touch()
+            while not (FOLDER / "go").exists():  # The responses of the first part take as long as several updates.
+                time.sleep(0.005)
+        return float(ids[-1] % 3)
+
+    def reward(self, response):
+        return float(len(response.token_ids) % 3)
+
+
+class Long(TokenEnv):
+    vector_class = LongVector
+
+
+gymnasium.registry.pop("Long-v0", None)
+gymnasium.register("Long-v0", Long, vector_entry_point=LongVector)
+"""
+LONG: dict[str, Any] = {
+    "env": "Long-v0", "iterations": 4, "episodes": 4, "num_envs": 4, "group_size": 2, "evaluation": 0, "threads": 1,
+    "max_tokens": 12, "learning_rate": 3e-2, "max_staleness": 1, "executor": "processes:2", "checkpoint_every": 1,
+    "keep_trajectories": 4,
+}  # fmt: skip
+
+
+def train_long(folder: Path, go_after: int, **settings: Any) -> TrainResult:
+    """Train while the responses of the first part wait until some iterations are done."""
+    (folder / "long.py").write_text(LONG_ENV)
+
+    def let_go(done: Iteration) -> None:
+        if done.number == go_after:
+            (folder / "go").touch()
+
+    return train(out=folder / "run", plugins=(str(folder / "long.py"),), callbacks=[let_go], **LONG, **settings)
+
+
+@pytest.mark.backends
+def test_newer_weights_continue_a_long_response(tmp_path: Path) -> None:
+    run = train_long(tmp_path, overdue="continue", go_after=3)
+    record = json.loads((run.folder / "rollouts.json").read_text())["iterations"]
+    [(iteration, first)] = [(int(n), part) for n, parts in record.items() for part in parts if part[0] == 0]
+    assert iteration == 4, "the learner has not waited for it"
+    assert first[1:] == [0, [[3, 2]]]
+    with Run.open(run.folder, read_only=True) as opened:
+        long = [t.infos[0] for t in opened.store.trajectories(4) if t.infos[0]["group"] == 0]
+    assert {(info["version"], str(info["continued"])) for info in long if "continued" in info} == {(0, "[[3, 2]]")}
+    assert read_metrics(run, "continued_groups") == [0, 0, 0, 1]
+    assert read_metrics(run, "staleness_max")[-1] == 3
+    # The weights of both versions sampled it, so they are in the checkpoint before its batch.
+    assert {p.name for p in (run.folder / "checkpoints" / "iteration-3").glob("sampler-*")} >= {
+        "sampler-0.safetensors",
+        "sampler-2.safetensors",
+    }
+    whole = replay(run.folder, tmp_path / "whole", executor="inline")
+    assert whole.summary["weights_sha256"] == run.summary["weights_sha256"]
+    resumed = replay(run.folder, tmp_path / "resumed", done=3)
+    assert resumed.summary["weights_sha256"] == run.summary["weights_sha256"]
+    for other in (whole, resumed):
+        assert json.loads((other.folder / "rollouts.json").read_text())["iterations"] == record
+
+
+@pytest.mark.backends
+def test_a_long_response_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    post_orders = RolloutWorkers._post_orders
+
+    def post_and_let_go(workers: RolloutWorkers, scheduler: Any) -> None:
+        post_orders(workers, scheduler)
+        if scheduler.orders:
+            (tmp_path / "go").touch()
+
+    monkeypatch.setattr(RolloutWorkers, "_post_orders", post_and_let_go)
+    run = train_long(tmp_path, overdue="cut", go_after=0)
+    record = json.loads((run.folder / "rollouts.json").read_text())["iterations"]
+    assert record["2"][0] == [0, 0, [[3, None]]], "it is learned before it is too stale"
+    with Run.open(run.folder, read_only=True) as opened:
+        long = [t for t in opened.store.trajectories(2) if t.infos[0]["group"] == 0]
+    assert len(long) == 2
+    assert all(len(t.rewards) <= 4 and t.truncated for t in long)
+    assert read_metrics(run, "cut_groups") == [0, 1, 0, 0]
+    assert max(read_metrics(run, "staleness_max")) == 1
+    whole = replay(run.folder, tmp_path / "whole", executor="inline")
+    assert whole.summary["weights_sha256"] == run.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_staleness": 1, "overdue": "cut", "num_envs": 2}, "'num_envs': expected at least 4"),
+        ({"max_staleness": 1, "overdue": "continue", "rollout": "engine"}, "'overdue': expected wait or drop"),
+        ({"overdue": "continue"}, "'overdue' has no effect without max_staleness"),
+    ],
+)
+def test_runs_that_cannot_interrupt_rollouts(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        make_settings({**TOKEN, **values})
 
 
 def test_the_next_rollout_is_played_during_the_update(waiting_settings: dict[str, Any], tmp_path: Path) -> None:

@@ -39,6 +39,28 @@ def test_control_policy_resumes_in_the_middle_of_episodes(tmp_path: Path, more: 
         assert same(resume(opened).summary, whole.summary)
 
 
+def test_a_checkpoint_of_an_earlier_version_resumes(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "env": "CoTEnv-v0", "iterations": 3, "episodes": 8, "num_envs": 8, "group_size": 4, "evaluation": 0,
+        "max_tokens": 8, "threads": 1, "checkpoint_every": 1, "keep_alternatives": 0,
+    }  # fmt: skip
+    whole = train(out=tmp_path / "whole", **settings)
+    with pytest.raises(Stop):
+        train(out=tmp_path / "run", callbacks=[stop_after(2)], **settings)
+    for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
+        counters = json.loads((checkpoint / "counters.json").read_text())
+        counters["decisions"] = counters.pop("actions")  # The name of the counter in earlier versions.
+        del counters["tokens"]
+        (checkpoint / "counters.json").write_text(json.dumps(counters))
+    with Run.open(tmp_path / "run") as opened:
+        assert same(resume(opened).summary, whole.summary)
+    totals = []
+    for name in ("run", "whole"):
+        with Run.open(tmp_path / name, read_only=True) as opened:
+            totals.append([row["total_actions"] for row in opened.store.metrics().values() if "total_actions" in row])
+    assert totals[0] == totals[1]
+
+
 @pytest.mark.parametrize("pickles_arguments", [False, True])
 def test_unpicklable_environment_resumes_to_the_same_weights(tmp_path: Path, pickles_arguments: bool) -> None:
     class Stubborn(gymnasium.Wrapper[Any, Any, Any, Any]):

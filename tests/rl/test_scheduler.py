@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from palaestra.rl.scheduler import Placement, RolloutPart, RolloutScheduler
+from palaestra.rl.scheduler import Interruption, Placement, RolloutPart, RolloutScheduler
 
 
 class Clock:
@@ -79,7 +79,7 @@ def test_the_learner_waits_for_a_part_that_would_be_too_stale() -> None:
 
 
 def test_a_stale_part_is_dropped_once_and_then_waited_for() -> None:
-    scheduler = make(1, max_drops=1)
+    scheduler = make(1, overdue="drop")
     slow, *others = pull(scheduler)
     finish(scheduler, others)
     for _ in range(2):
@@ -101,10 +101,93 @@ def test_a_stale_part_is_dropped_once_and_then_waited_for() -> None:
     assert "0 by 2" in close(scheduler)
 
 
-@pytest.mark.parametrize("max_drops", [0, 1])
+def test_an_overdue_part_is_cut_when_the_learner_would_wait() -> None:
+    scheduler = make(1, overdue="cut")
+    slow, *others = pull(scheduler)
+    finish(scheduler, others)
+    close(scheduler)
+    assert scheduler.orders == {}  # It may still join batch 2.
+    finish(scheduler, pull(scheduler))
+    assert scheduler.close_batch() is None
+    assert scheduler.orders == {(0, 0): None}
+    scheduler.finish_part(slow, "cut", [Interruption(9, None)])
+    assert scheduler.orders == {}
+    batch = scheduler.close_batch()
+    assert batch is not None
+    assert batch.placements == (Placement(0, 0, (Interruption(9, None),)), Placement(3, 0))
+    assert batch.staleness == [1, 1]
+
+
+def test_an_overdue_part_is_continued_by_newer_weights() -> None:
+    scheduler = make(1, overdue="continue")
+    slow, *others = pull(scheduler)
+    finish(scheduler, others)
+    for version, orders in ((1, {}), (2, {(0, 0): 2}), (3, {(0, 0): 2}), (4, {(0, 0): 4})):
+        close(scheduler)
+        assert (scheduler.version, scheduler.orders) == (version, orders)
+        finish(scheduler, pull(scheduler))
+    # Its worker may have obeyed both orders, one or none.
+    assert {0, 2, 4} <= scheduler.list_needed_versions()
+    scheduler.finish_part(slow, "continued", [Interruption(5, 2)])
+    assert scheduler.list_needed_versions() >= {0, 2}
+    batch = scheduler.close_batch()
+    assert batch is not None
+    assert batch.placements[0] == Placement(0, 0, (Interruption(5, 2),))
+    assert batch.staleness[0] == 4
+
+
+@pytest.mark.parametrize("max_staleness", [1, 2, 3])
+def test_the_weights_that_continue_are_within_the_bound(max_staleness: int) -> None:
+    scheduler = make(max_staleness, batches=30, size=3, overdue="continue")
+    running: dict[RolloutPart, list[Interruption]] = {}
+    learned = list[Placement]()
+    for step in range(9000):
+        if len(running) < 5 and (part := scheduler.next_part()) is not None:
+            running[part] = []
+        for part, done in running.items():
+            order = scheduler.orders.get((part.number, part.version))
+            if order is not None and order not in [part.version, *(i.version for i in done)]:
+                done.append(Interruption(step, order))
+            newest = done[-1].version if done else part.version
+            assert newest is not None
+            assert scheduler.version - newest <= max_staleness
+        ready = [part for part in running if part.number % 5 or step % 97 == 0]
+        if ready and step % 2:
+            scheduler.finish_part(ready[0], "", running.pop(ready[0]))
+        if scheduler.version < 30 and (batch := scheduler.close_batch()) is not None:
+            learned += batch.placements
+            scheduler.update_version(batch.number)
+    assert sorted(placement.number for placement in learned) == list(range(90))
+    assert any(placement.interruptions for placement in learned)
+
+
+def test_a_recorded_interruption_waits_for_its_versions() -> None:
+    placement = Placement(0, 0, (Interruption(3, 1), Interruption(8, 2)))
+    plan = {
+        1: [Placement(1, 0), Placement(2, 0)],
+        2: [Placement(3, 0), Placement(4, 1)],
+        3: [placement, Placement(5, 1)],
+    }
+    scheduler = make(1, plan=plan, overdue="continue")
+    for expected in ([1, 2, 3], [4, 5]):
+        parts = pull(scheduler)
+        assert [part.number for part in parts] == expected
+        finish(scheduler, parts)
+        close(scheduler)
+    first = pull(scheduler)[0]
+    assert (first.number, first.version, first.interruptions) == (0, 0, placement.interruptions)
+    assert first.is_recorded
+    assert {0, 1, 2} <= scheduler.list_needed_versions()
+    scheduler.finish_part(first, "", first.interruptions)
+    batch = scheduler.close_batch()
+    assert batch is not None
+    assert batch.placements[0] == placement
+
+
+@pytest.mark.parametrize("overdue", ["wait", "drop", "cut"])
 @pytest.mark.parametrize("max_staleness", [0, 1, 3])
-def test_every_part_is_learned_once_within_the_bound(max_staleness: int, max_drops: int) -> None:
-    scheduler = make(max_staleness, batches=20, size=3, max_drops=max_drops)
+def test_every_part_is_learned_once_within_the_bound(max_staleness: int, overdue: str) -> None:
+    scheduler = make(max_staleness, batches=20, size=3, overdue=overdue)
     running, learned = list[RolloutPart](), list[Placement]()
     for step in range(2000):
         if len(running) < 4 and (part := scheduler.next_part()) is not None:

@@ -89,6 +89,7 @@ def resume(
     executor: str | None = None,
     parallel: Annotated[str | None, typer.Option(metavar="ddp|fsdp")] = None,
     device: str | None = None,
+    rollout_servers: str | None = None,
     learners: Learners = 0,
     trust: Annotated[bool, typer.Option("--trust")] = False,
 ) -> None:
@@ -103,6 +104,7 @@ def resume(
         executor: Another executor, for example a new cluster (train, teach, evaluate, bench).
         parallel: Another way to use several processes (train).
         device: Another device, for example cpu (train).
+        rollout_servers: Other servers that sample the rollouts (train).
         trust: Run the code that the run names, although you have not started it on this machine.
     """
     from palaestra.recipes.resume import resume as resume_run
@@ -110,6 +112,7 @@ def resume(
 
     options: Json = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens}
     options |= {"categories": categories, "executor": executor, "parallel": parallel, "device": device}
+    options |= {"rollout_servers": rollout_servers}
     changes = {name: value for name, value in options.items() if value is not None}
     quiet()
     if seed is not None:

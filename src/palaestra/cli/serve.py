@@ -33,6 +33,8 @@ def serve(
     max_prompts: Annotated[int, typer.Option(min=1)] = 2048,
     max_requests: Annotated[int, typer.Option(min=1)] = 1024,
     device: str = "",
+    engine_option: list[str] | None = None,
+    receive_weights: Annotated[bool, typer.Option("--receive-weights")] = False,
     capture: Annotated[bool, typer.Option("--capture")] = False,
     env: str = "",
     env_option: list[str] | None = None,
@@ -57,6 +59,8 @@ def serve(
         max_prompts: Maximum completions of a request: prompts times n.
         max_requests: Maximum open requests; a further one has status 429.
         device: The device of a local model, for example cuda.
+        engine_option: Argument of vllm.LLM as name=value for vllm:MODEL, for example tensor_parallel_size=2.
+        receive_weights: Sample the rollouts of `train --rollout-servers`: whoever may send requests may also replace the weights.
         capture: Record the exact tokens of calls to /sessions/NAME/v1, one session per episode of an agent.
         env: With --capture: a turn environment for each session, at /sessions/NAME/env.
         env_option: Option of the environment as name=value (value in JSON).
@@ -66,9 +70,11 @@ def serve(
         override_sampling: With --capture: replace the sampling parameters of calls by the policy's.
         seed: With --capture: the seed of samples and episodes.
     """
-    from palaestra.engines.base import close_engine
-    from palaestra.engines.factory import check_model, open_engine
+    from palaestra.core.records import LOCAL_SCHEME
+    from palaestra.engines.base import check_serves_weights, close_engine, get_scheme
+    from palaestra.engines.factory import check_model, get_engine_class, open_engine
     from palaestra.models.registry import check_device
+    from palaestra.recipes.settings import parse_options
     from palaestra.serving.server import OpenAIServer
 
     try:
@@ -79,6 +85,11 @@ def serve(
     check_device(device)
     if not capture and (env or trajectories or override_sampling):
         raise SettingsError("--env, --trajectories and --override-sampling need --capture")
+    if capture and (receive_weights or engine_option):
+        raise SettingsError("--receive-weights and --engine-option are for servers without --capture")
+    options = parse_options(engine_option or [], "engine_option")
+    if options and get_scheme(model) == LOCAL_SCHEME:
+        raise SettingsError(f"option '--engine-option': expected vllm:{model}, whose arguments they are; got {model}")
     socket = listen(host, port)  # Before the model is loaded; clients wait until it is.
     quiet()
     typer.echo(f"loading {model}", err=True)
@@ -92,8 +103,14 @@ def serve(
     if capture:
         limits |= {"temperature": temperature, "override_sampling": override_sampling, "max_sessions": max_sessions}
         server = _make_session_server(model, device, env, env_option or [], trajectories, seed, **limits)
+    elif receive_weights:
+        from palaestra.serving.weight_updates import RolloutServer
+
+        check_serves_weights(get_scheme(model), "model")
+        engine = get_engine_class(model).open_for_rollouts(model, device=device, **options)
+        server = RolloutServer(engine, model, **limits)
     else:
-        server = OpenAIServer(open_engine(model, device=device), model, **limits)
+        server = OpenAIServer(open_engine(model, device=device, **options), model, **limits)
     app = server.make_app(list_host_names(host))
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
     urls = [f"{url}{'/sessions/NAME' if capture else ''}/v1" for url in list_urls(host, socket.getsockname()[1])]

@@ -310,12 +310,14 @@ class OpenAIEngine(BaseEngine):
         call is running.
         """
         endpoint, heard = server.endpoint, batch.heard
-        create: Any = batch.clients[server].chat.completions.with_streaming_response.create
+        client, start = batch.clients[server], {"prompt": ""} if request.prompt_ids else {"messages": ()}
+        kind: Any = client.completions if request.prompt_ids else client.chat.completions
+        create: Any = kind.with_streaming_response.create
         silent, heard[slot] = True, time.monotonic()
         try:
             async with asyncio.timeout(self.timeout):
                 # `extra_body` avoids the client's conversion of messages and its list of known options.
-                async with create(model=self.endpoint.model, messages=(), extra_body=body) as response:
+                async with create(model=self.endpoint.model, extra_body=body, **start) as response:
                     raw, silent = bytearray(), False
                     chunks = response.iter_bytes().__aiter__()
                     while (chunk := await asyncio.wait_for(anext(chunks, None), self.stall)) is not None:

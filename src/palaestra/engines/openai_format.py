@@ -72,12 +72,14 @@ def build_body(
         extra: further fields.
 
     Raises:
-        ValueError: an image of the request cannot be read.
+        ValueError: an image of the request cannot be read, or the service cannot continue token ids.
     """
-    if request.prompt_ids:
-        raise ValueError("expected messages; only a model on this machine can continue token ids")
+    if request.prompt_ids and endpoint.kind != "url":
+        raise ValueError("expected messages; only a local model, vLLM's server and ours can continue token ids")
     sampling, messages = request.sampling, request.messages
     options: Json = {"temperature": sampling.temperature, **extra}
+    if request.prompt_ids and options.get("logprobs"):
+        options["logprobs"] = 0  # The form of completions: that of the sampled token, and no others.
     if sampling.top_p < 1:
         options["top_p"] = sampling.top_p
     if sampling.top_k:
@@ -96,7 +98,7 @@ def build_body(
     limits = LIMITS[::-1] if endpoint.kind == "url" else LIMITS
     return {
         "model": endpoint.model,
-        "messages": to_chat_messages(messages),
+        **({"prompt": list(request.prompt_ids)} if request.prompt_ids else {"messages": to_chat_messages(messages)}),
         next(name for name in limits if name not in without): sampling.max_tokens,
         **{name: value for name, value in options.items() if name not in without},
     }
@@ -201,6 +203,8 @@ def decode_response(raw: bytes | bytearray) -> Any:
 def parse_response(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
     """Parse a server's response into the answer and the billed usage, if the server reports it.
 
+    The response is a chat completion, or the completion of a prompt.
+
     A response with an impossible `usage` is a failure, because its cost is unknown.
 
     Raises:
@@ -217,7 +221,8 @@ def parse_response(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage |
             detail = reported.get("message") if isinstance(reported, Mapping) else reported
             raise ValueError("it has no choices" + (f"; the server says: {str(detail)[:300]}" if detail else ""))
         choice = data["choices"][0]
-        message, finish = choice["message"], choice.get("finish_reason")
+        message = {"content": choice["text"]} if "text" in choice else choice["message"]
+        finish = choice.get("finish_reason")
         text = message.get("content")
         if message.get("refusal"):
             return Failure(FailureCause.REFUSED, f"the model refused: {str(message['refusal'])[:300]}"), usage
@@ -232,9 +237,10 @@ def parse_response(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage |
             return Failure(FailureCause.MALFORMED, message), usage
         text, ids = text or "", tuple(int(token) for token in choice.get("token_ids") or ())
         calls = tuple(_call(call) for call in message.get("tool_calls") or ())
-        listed = (choice.get("logprobs") or {}).get("content") or ()
-        logprobs = tuple(float(token["logprob"]) for token in listed)
-        prompt = tuple(int(token) for token in data.get("prompt_token_ids") or ())
+        listed = choice.get("logprobs") or {}
+        values = listed.get("token_logprobs") or [token["logprob"] for token in listed.get("content") or ()]
+        logprobs = tuple(map(float, values))
+        prompt = tuple(int(token) for token in data.get("prompt_token_ids") or choice.get("prompt_token_ids") or ())
         stopped = isinstance(choice.get("stop_reason"), str)  # vLLM returns the stop string.
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise BrokenAnswerError(f"not a chat completion: {type(error).__name__}: {error}", usage) from error

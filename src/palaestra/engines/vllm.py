@@ -11,11 +11,9 @@ the disk, and nothing is left running after `close`.
 from __future__ import annotations
 
 import copy
-import json
 import os
 import random
 import sys
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -293,10 +291,8 @@ class VLLMEngine(BaseEngine):
 
         The engine must be opened with `weight_transfer_config={"backend": "palaestra"}`.
         """
-        from palaestra.engines.vllm_transfer import describe_update
-
         self._llm.start_weight_update()
-        self._llm.update_weights({"update_info": describe_update(shared)})
+        self._llm.update_weights({"update_info": shared.describe()})
         self._llm.finish_weight_update(str(shared.version))
         self._llm.reset_prefix_cache()
 
@@ -414,35 +410,6 @@ def register_transfer() -> None:
 
         module, kind = "palaestra.engines.vllm_transfer", "BroadcastTransferEngine"
         WeightTransferEngineFactory.register_engine("palaestra", module, kind)
-
-
-def update_server(url: str, shared: SharedWeights, timeout: float = 600.0) -> None:
-    """Let the workers of `vllm serve` receive the weights that the learners broadcast.
-
-    Running requests are finished with the old weights. The server needs `VLLM_SERVER_DEV_MODE=1` and
-    `--weight-transfer-config '{"backend": "palaestra"}'`.
-
-    Raises:
-        EngineError: the server refuses a step.
-    """
-    from palaestra.engines.vllm_transfer import describe_update
-
-    steps: dict[str, Json] = {
-        "pause?mode=wait": {},
-        "start_weight_update": {},
-        "update_weights": {"update_info": describe_update(shared)},
-        "finish_weight_update": {"weight_version": str(shared.version)},
-        "reset_prefix_cache": {},
-        "resume": {},
-    }
-    for step, body in steps.items():
-        data = json.dumps(body).encode()
-        request = urllib.request.Request(f"{url}/{step}", data, {"Content-Type": "application/json"}, method="POST")
-        try:
-            with urllib.request.urlopen(request, timeout=timeout):
-                pass
-        except OSError as error:
-            raise EngineError(f"{url} refused '{step}' for the weights of version {shared.version}: {error}") from error
 
 
 def _load_processor(model: str) -> Any:

@@ -16,11 +16,8 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-from palaestra.core.errors import EngineError
-from palaestra.executors.broadcast import Meeting, SharedWeights
-
-_PREFIX = "model."
-"""Before the names of a checkpoint, in the names of a policy's weights. The value head has another one."""
+from palaestra.engines.served_weights import get_model_weights
+from palaestra.executors.broadcast import SharedWeights
 
 
 @dataclass
@@ -30,19 +27,12 @@ class InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """A `SharedWeights`, as plain data."""
+    """See `SharedWeights.describe`."""
 
     meeting: dict[str, Any]
     number: int
     version: int
     checksums: list[int]
-
-
-def describe_update(shared: SharedWeights) -> dict[str, Any]:
-    """The fields of `UpdateInfo`."""
-    return {
-        "meeting": asdict(shared.meeting), "number": shared.number, "version": shared.version, "checksums": list(shared.checksums),
-    }  # fmt: skip
 
 
 class BroadcastTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
@@ -65,12 +55,7 @@ class BroadcastTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # ty
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        shared = SharedWeights(
-            Meeting(**update_info.meeting), update_info.number, update_info.version, tuple(update_info.checksums)
-        )
-        weights = {k.removeprefix(_PREFIX): v for k, v in shared.get().items() if k.startswith(_PREFIX)}
-        if adapter := next((name for name in weights if ".lora_" in name), ""):
-            raise EngineError(f"vLLM's weight transfer expects whole weights; got the adapter's {adapter}")
+        weights = get_model_weights(SharedWeights.from_description(**asdict(update_info)))
         self.model.load_weights((name, tensor.to(self.device)) for name, tensor in weights.items())
 
     def finish_weight_update(self) -> None:

@@ -22,7 +22,18 @@ from palaestra.core.errors import ExecutorError
 from palaestra.core.records import Failure, Listener, ignore
 from palaestra.core.registry import Registry
 from palaestra.executors.pool import ATTEMPTS, Pool
-from palaestra.executors.workers import RELEASED, Item, Raised, Resources, Result, Shared, State, Value, Worker
+from palaestra.executors.workers import (
+    RELEASED,
+    Item,
+    Raised,
+    Resources,
+    Result,
+    Shared,
+    SharedVariable,
+    State,
+    Value,
+    Worker,
+)
 
 __all__ = ["ATTEMPTS", "EXECUTORS", "Executor", "InlineExecutor", "Pool", "Resources", "Shared", "open_executor"]
 
@@ -63,6 +74,10 @@ class Executor(ABC):
     @abstractmethod
     def make_shared(self, value: Value) -> Shared[Value]:
         """Make a value available to the workers."""
+
+    @abstractmethod
+    def share_variable(self, value: Value) -> SharedVariable[Value]:
+        """Share a small value that the driver replaces while workers run items. Put the returned handle into items."""
 
     def close(self) -> None:
         """Stop all workers and release all shared values."""
@@ -146,6 +161,20 @@ class InlineExecutor(Executor):
 
     def make_shared(self, value: Value) -> Shared[Value]:
         return _InlineShared(value)
+
+    def share_variable(self, value: Value) -> SharedVariable[Value]:
+        return _InlineVariable(value)
+
+
+class _InlineVariable(SharedVariable[Value]):
+    def __init__(self, value: Value) -> None:
+        self._value = value
+
+    def set(self, value: Value) -> None:
+        self._value = value
+
+    def get(self) -> Value:
+        return self._value
 
 
 class _InlineShared(Shared[Value]):

@@ -3,101 +3,32 @@
 Each learner stores its part of a version: its shard of a sharded model, or its share of a whole one. A `WeightSender` sends the
 part to all samplers in a process group of this learner and the samplers; the learners send side by side. A sampler has a thread
 that receives new versions while it samples. It joins with the first `SharedWeights.get`. A sampler that joins late, or has
-dropped a version, receives it alone.
-
-A TCPStore of rank 0 orders the transfers. Rank 0 answers requests (of samplers that join or miss a version, of learners that
-lost a sampler) by numbered rounds; a round names a version, the samplers that receive it, and their group. If a process of a
-group is lost, its samplers leave the group and join again. Neither the store nor the groups encrypt or authenticate, like those
-of torchrun: they need a trusted network.
+dropped a version, receives it alone. `executors.meeting` orders the transfers.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from datetime import timedelta
-from functools import cache
-from itertools import count, zip_longest
-from math import prod
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import zip_longest
+from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from palaestra.core.errors import ExecutorError
+from palaestra.core.records import Json
+from palaestra.executors.meeting import Coordinator, Group, Meeting, TransferRound, read_rounds, send_request
+from palaestra.executors.weight_parts import Piece, assemble_weights, compute_checksum, find_offsets, split
 from palaestra.executors.workers import RELEASED, Shared
 
-LOCAL_HOST = "127.0.0.1"
-MAX_CHUNK = 1 << 26
-"""Maximum number of bytes in one broadcast."""
-_TIMEOUT = timedelta(minutes=2)
-"""How long the processes of a group wait for each other. A killed process is noticed at once."""
-_READY = timedelta(seconds=10)
-"""How long a learner waits for the samplers of a new group; their threads only receive weights."""
-_FOREVER = timedelta(days=365)
 _CLOSE_SECONDS = 5.0
 _MAX_KEPT = 2
 """Maximum number of received versions that a sampler keeps until it uses them."""
 _MAX_FAILURES = 5
 """How often in a row a sampler joins again after a failed transfer."""
-_MAX_ROUNDS = 1000
-"""Number of rounds that the store keeps."""
-_ALIGNMENT = 16
-_REQUESTS = "requests"
-
-
-class Piece(NamedTuple):
-    """A range of the elements of a flattened tensor that a learner sends."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where learners and samplers meet: the store of rank 0, and the backend of the groups (`gloo`, `nccl`)."""
-
-    host: str
-    port: int
-    learners: int
-    backend: str = "gloo"
-
-    def connect(self) -> TCPStore:
-        return TCPStore(self.host, self.port, timeout=_FOREVER, wait_for_workers=False)
-
-    def open_group(self, store: TCPStore, name: str, rank: int, size: int) -> Any:
-        """Open a process group that is independent of torch's default group. All its members must call this."""
-        prefix = PrefixStore(f"group/{name}", store)
-        if self.backend == "nccl":
-            return dist.ProcessGroupNCCL(prefix, rank, size, _TIMEOUT)  # type: ignore[arg-type]
-        if self.host != LOCAL_HOST:
-            return dist.ProcessGroupGloo(prefix, rank, size, _TIMEOUT)
-        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._timeout = _TIMEOUT
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=LOCAL_HOST)]
-        return dist.ProcessGroupGloo(prefix, rank, size, options)
-
-    def find_device(self) -> torch.device:
-        """Where tensors must be for a broadcast. Call it in the thread that has chosen the GPU."""
-        return torch.device("cuda", torch.cuda.current_device()) if self.backend == "nccl" else torch.device("cpu")
-
-
-def open_meeting(host: str, learners: int, backend: str) -> tuple[Meeting, TCPStore]:
-    """Serve a store on a free port of rank 0's machine. `host` is the address at which the others reach it."""
-    listener = socket.create_server((LOCAL_HOST if host == LOCAL_HOST else "", 0))
-    port = int(listener.getsockname()[1])
-    store = TCPStore(
-        host, port, is_master=True, timeout=_FOREVER, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
-    return Meeting(host, port, learners, backend), store
 
 
 class SharedWeights(Shared[dict[str, torch.Tensor]]):
@@ -124,6 +55,19 @@ class SharedWeights(Shared[dict[str, torch.Tensor]]):
     def __reduce__(self) -> tuple[type[SharedWeights], tuple[Meeting, int, int, tuple[int, ...]]]:
         return SharedWeights, (self.meeting, self.number, self.version, self.checksums)
 
+    def describe(self) -> Json:
+        """The handle as plain data, for a server."""
+        return {
+            "meeting": asdict(self.meeting), "number": self.number, "version": self.version, "checksums": list(self.checksums),
+        }  # fmt: skip
+
+    @classmethod
+    def from_description(
+        cls, meeting: Mapping[str, Any], number: int, version: int, checksums: Sequence[int]
+    ) -> SharedWeights:
+        """The handle that `describe` has described."""
+        return cls(Meeting(**meeting), number, version, tuple(checksums))
+
     def get(self) -> dict[str, torch.Tensor]:
         """Return the weights, on the CPU. Waits until they have arrived.
 
@@ -131,6 +75,19 @@ class SharedWeights(Shared[dict[str, torch.Tensor]]):
             ExecutorError: the version was released or differs from that of the learners, or they are gone.
         """
         return find_receiver(self.meeting).get(self)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether rank 0 can be a sampler beside its learner: with nccl both would need the same GPU."""
+        return self.meeting.backend != "nccl"
+
+    def read(self) -> dict[str, torch.Tensor]:
+        """Return a copy of the weights. This process is a sampler for this version only."""
+        receiver = Receiver(self.meeting)
+        try:
+            return {name: tensor.clone() for name, tensor in receiver.get(self).items()}
+        finally:
+            receiver.close()
 
     def release(self) -> None:
         if self._release is not None:
@@ -151,7 +108,7 @@ class WeightSender:
         self._versions: dict[int, torch.Tensor] = {}
         self._layout: list[Piece] = []
         self._published = 0
-        works = [self._send_rounds, *([_Coordinator(meeting).run] if rank == 0 else [])]
+        works = [self._send_rounds, *([Coordinator(meeting).run] if rank == 0 else [])]
         self._threads = [threading.Thread(target=work, name="weights", daemon=True) for work in works]
         for thread in self._threads:
             thread.start()
@@ -168,7 +125,7 @@ class WeightSender:
             self._requests.set(f"layout/{self.rank}", json.dumps(layout))
         if layout != self._layout:
             raise ExecutorError("the weights of a run must have the same names and shapes in every version")
-        offsets, size = _find_offsets(layout)
+        offsets, size = find_offsets(layout)
         buffer = torch.zeros(size, dtype=torch.uint8)
         for offset, (_, flat) in zip(offsets, parts, strict=True):
             buffer[offset : offset + flat.nbytes].view(flat.dtype).copy_(flat.detach())
@@ -183,40 +140,50 @@ class WeightSender:
             version: the number of updates of the weights, for messages.
             checksums: of the parts of all learners, by rank.
         """
-        _request(self._requests, "publish", number=self._published)
+        send_request(self._requests, "publish", number=self._published)
         return SharedWeights(self.meeting, self._published, version, tuple(checksums), self._release)
 
     def close(self) -> None:
         """End the threads. Rank 0 ends those of all learners and samplers."""
         if self.rank == 0:
-            _request(self._requests, "end")
+            send_request(self._requests, "end")
         for thread in self._threads:
             thread.join(_CLOSE_SECONDS)
 
     def _release(self, number: int) -> None:
-        _request(self._requests, "release", number=number)
+        send_request(self._requests, "release", number=number)
 
     def _send_rounds(self) -> None:
-        store, group = self.meeting.connect(), _Group(self.meeting, self.rank)
-        for round_ in _read_rounds(store, 1):
+        store, group = self.meeting.connect(), Group(self.meeting, self.rank)
+        for round_ in read_rounds(store, 1):
             for released in round_.released:
                 self._versions.pop(released, None)
             buffer = self._versions.get(round_.number)
             if buffer is None or not round_.samplers:
                 continue
             try:
-                opened = group.open(store, round_, 0)
-                for chunk in _split(buffer):
-                    opened.broadcast(chunk.to(self._device), 0).wait()
+                self._send(group, store, round_, buffer)
             except RuntimeError:  # A sampler is gone. The others join again.
                 group.close()
-                _request(self._requests, "drop", samplers=round_.samplers)
+                send_request(self._requests, "drop", samplers=round_.samplers)
+
+    def _send(self, group: Group, store: TCPStore, round_: TransferRound, buffer: torch.Tensor) -> None:
+        # Nothing but `group` may refer to the open group, so that closing it ends the connections: the others notice.
+        opened = group.open(store, round_, 0)
+        for chunk in split(buffer):
+            opened.broadcast(chunk.to(self._device), 0).wait()
 
 
-@cache
+_RECEIVERS: dict[Meeting, Receiver] = {}
+
+
 def find_receiver(meeting: Meeting) -> Receiver:
-    """This process's receiver of a run's weights."""
-    return Receiver(meeting)
+    """This process's receiver of a run's weights. Those of ended runs are forgotten."""
+    if meeting not in _RECEIVERS:
+        for ended in [known for known, receiver in _RECEIVERS.items() if receiver.has_ended]:
+            del _RECEIVERS[ended]
+        _RECEIVERS[meeting] = Receiver(meeting)
+    return _RECEIVERS[meeting]
 
 
 class Receiver:
@@ -263,23 +230,33 @@ class Receiver:
                     )
         return assemble_weights(self._layouts, parts)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more weights arrive, because the learners have ended."""
+        return bool(self._error)
+
+    def close(self) -> None:
+        """Leave the samplers."""
+        self._failures = _MAX_FAILURES
+        send_request(self._requests, "drop", samplers=[self._sampler])
+
     def _join(self) -> None:
         left, self._sampler = self._sampler, self._requests.add("samplers", 1)
         self._requested = self._wanted
-        _request(self._requests, "join", sampler=self._sampler, left=left, number=self._wanted)
+        send_request(self._requests, "join", sampler=self._sampler, left=left, number=self._wanted)
 
     def _request_missing(self) -> None:
         """Request the wanted version if it was published before, but is not on its way."""
         if self._wanted <= self._newest and self._wanted not in (0, self._requested, *self._received):
             self._requested = self._wanted
-            _request(self._requests, "want", sampler=self._sampler, number=self._wanted)
+            send_request(self._requests, "want", sampler=self._sampler, number=self._wanted)
 
     def _run(self) -> None:
         try:
             store = self.meeting.connect()
-            groups = [_Group(self.meeting, rank) for rank in range(self.meeting.learners)]
-            self._layouts = [_read_layout(store, rank) for rank in range(self.meeting.learners)]
-            while self._failures < _MAX_FAILURES and self._receive_rounds(store, groups):
+            groups = [Group(self.meeting, rank) for rank in range(self.meeting.learners)]
+            self._layouts = [read_layout(store, rank) for rank in range(self.meeting.learners)]
+            while self._receive_rounds(store, groups) and self._failures < _MAX_FAILURES:
                 for group in groups:
                     group.close()
                 with self._changed:
@@ -291,17 +268,19 @@ class Receiver:
             self._error = self._error or cause
             self._changed.notify_all()
 
-    def _receive_rounds(self, store: TCPStore, groups: Sequence[_Group]) -> bool:
+    def _receive_rounds(self, store: TCPStore, groups: Sequence[Group]) -> bool:
         """Receive until the run ends. Returns whether the group of all samplers was lost, so that this one must join again."""
         first, newest = json.loads(store.get(f"joined/{self._sampler}"))
         with self._changed:
             self._newest = max(self._newest, newest)
             self._request_missing()
-        for round_ in _read_rounds(store, first):
+        for round_ in read_rounds(store, first):
             with self._changed:
                 self._released.update(round_.released)
                 if round_.is_for_all:
                     self._newest = max(self._newest, round_.number)
+                if self._sampler in round_.samplers:  # It is on its way.
+                    self._requested = round_.number
                 self._changed.notify_all()
             if self._sampler not in round_.samplers:
                 if round_.is_for_all:
@@ -329,8 +308,8 @@ class Receiver:
 
     def _receive(self, groups: Sequence[Any]) -> list[torch.Tensor]:
         """Receive the parts of all learners, side by side."""
-        parts = [torch.zeros(_find_offsets(layout)[1], dtype=torch.uint8) for layout in self._layouts]
-        for chunks in zip_longest(*(_split(part) for part in parts)):
+        parts = [torch.zeros(find_offsets(layout)[1], dtype=torch.uint8) for layout in self._layouts]
+        for chunks in zip_longest(*(split(part) for part in parts)):
             received = [
                 (chunk, chunk.to(self._device), g) for chunk, g in zip(chunks, groups, strict=True) if chunk is not None
             ]
@@ -342,172 +321,8 @@ class Receiver:
         return parts
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """One transfer, or a notice.
-
-    Arguments:
-        number: the key of the version; 0 if nothing is sent.
-        samplers: the samplers that receive it.
-        group: the name of the group. It is open if an earlier round had the same name.
-        is_for_all: whether `samplers` are all that have joined. Others must join again.
-        released: the keys of versions that are no longer needed.
-        ends: whether the run ends.
-    """
-
-    number: int = 0
-    samplers: tuple[int, ...] = ()
-    group: str = ""
-    is_for_all: bool = False
-    released: tuple[int, ...] = ()
-    ends: bool = False
-
-
-class _Coordinator:
-    """Turns the requests of all processes into rounds, in a thread of rank 0."""
-
-    def __init__(self, meeting: Meeting) -> None:
-        self._store = meeting.connect()
-        self._samplers: list[int] = []
-        self._held: set[int] = set()
-        self._group = ""
-        self._rounds = self._newest = 0
-
-    def run(self) -> None:
-        with suppress(RuntimeError):  # The store is closed.
-            while (request := json.loads(self._store.queue_pop(_REQUESTS, True)))["kind"] != "end":
-                getattr(self, f"_{request.pop('kind')}")(**request)
-            self._add(_Round(ends=True))
-
-    def _publish(self, number: int) -> None:
-        self._held.add(number)
-        self._newest, self._group = number, self._group or f"all-{self._rounds}"
-        self._add(_Round(number, tuple(self._samplers), self._group, True))
-
-    def _release(self, number: int) -> None:
-        self._held.discard(number)
-        self._add(_Round(released=(number,)))
-
-    def _join(self, sampler: int, left: int, number: int) -> None:
-        self._samplers = [known for known in self._samplers if known != left] + [sampler]
-        self._group = ""
-        self._store.set(f"joined/{sampler}", json.dumps([self._rounds + 1, self._newest]))
-        if number:
-            self._want(sampler, number)
-
-    def _want(self, sampler: int, number: int) -> None:
-        if sampler in self._samplers:
-            released = () if number in self._held else (number,)
-            self._add(_Round(0 if released else number, (sampler,), f"one-{self._rounds}", released=released))
-
-    def _drop(self, samplers: Sequence[int]) -> None:
-        if any(lost in self._samplers for lost in samplers):
-            self._samplers, self._group = [known for known in self._samplers if known not in samplers], ""
-            self._add(_Round(samplers=tuple(self._samplers), is_for_all=True))
-
-    def _add(self, round_: _Round) -> None:
-        self._rounds += 1
-        self._store.set(f"round/{self._rounds}", json.dumps(asdict(round_)))
-        self._store.delete_key(f"round/{self._rounds - _MAX_ROUNDS}")
-
-
-def _request(store: TCPStore, kind: str, **values: object) -> None:
-    with suppress(RuntimeError):  # The store is closed: the run has ended.
-        store.queue_push(_REQUESTS, json.dumps({"kind": kind, **values}))
-
-
-def _read_rounds(store: TCPStore, first: int) -> Iterator[_Round]:
-    """Yield the rounds from number `first` as they are added, until the run ends or rank 0 is gone."""
-    for number in count(first):
-        try:
-            fields = json.loads(store.get(f"round/{number}"))
-        except RuntimeError:
-            return
-        lists = {name: tuple(fields[name]) for name in ("samplers", "released")}
-        round_ = _Round(**{**fields, **lists})
-        if round_.ends:
-            return
-        yield round_
-
-
-class _Group:
-    """The open group of one learner and all samplers. The group of a single transfer is not kept."""
-
-    def __init__(self, meeting: Meeting, learner: int) -> None:
-        self._meeting, self._learner = meeting, learner
-        self._name, self._group = "", None
-
-    def open(self, store: TCPStore, round_: _Round, rank: int) -> Any:
-        """Return the group of a round. Raises `RuntimeError` if a member is gone."""
-        size, name = len(round_.samplers) + 1, f"{round_.group}/{self._learner}"
-        if name == self._name:
-            return self._group
-        self._meet(store, name, rank, size)
-        group = self._meeting.open_group(store, name, rank, size)
-        if round_.is_for_all:
-            self._group, self._name = group, name
-        return group
-
-    def _meet(self, store: TCPStore, name: str, rank: int, size: int) -> None:
-        """Check that all members are alive. Opening a group would wait for a killed one until the timeout."""
-        if rank > 0:
-            store.set(f"ready/{name}/{rank}", "")
-            if store.get(f"start/{name}") != b"yes":
-                raise RuntimeError("a sampler of the group is gone")
-            return
-        try:
-            store.wait([f"ready/{name}/{k}" for k in range(1, size)], _READY)
-        except RuntimeError:
-            store.set(f"start/{name}", "no")
-            raise
-        store.set(f"start/{name}", "yes")
-
-    def close(self) -> None:
-        """Close the connections, so that the other members notice."""
-        self._name, self._group = "", None
-
-
-def _read_layout(store: TCPStore, rank: int) -> list[Piece]:
+def read_layout(store: TCPStore, rank: int) -> list[Piece]:
     return [
         Piece(name, dtype, tuple(shape), start, length)
         for name, dtype, shape, start, length in json.loads(store.get(f"layout/{rank}"))
     ]
-
-
-def _split(buffer: torch.Tensor, length: int = MAX_CHUNK) -> tuple[torch.Tensor, ...]:
-    return torch.split(buffer, length)
-
-
-def _find_offsets(layout: Sequence[Piece]) -> tuple[list[int], int]:
-    """The place of each piece in the buffer of a part, and the length of the buffer."""
-    offsets, end = [], 0
-    for piece in layout:
-        offsets.append(end)
-        size = piece.length * getattr(torch, piece.dtype).itemsize
-        end += -(-size // _ALIGNMENT) * _ALIGNMENT
-    return offsets, end
-
-
-def assemble_weights(layouts: Sequence[Sequence[Piece]], buffers: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors of a version from the parts of all learners. A tensor of a single piece uses the memory of its buffer."""
-    weights: dict[str, torch.Tensor] = {}
-    for layout, buffer in zip(layouts, buffers, strict=True):
-        for offset, piece in zip(_find_offsets(layout)[0], layout, strict=True):
-            dtype = getattr(torch, piece.dtype)
-            flat = buffer[offset : offset + piece.length * dtype.itemsize].view(dtype)
-            if piece.length == prod(piece.shape):
-                weights[piece.name] = flat.view(piece.shape)
-                continue
-            if piece.name not in weights:
-                weights[piece.name] = torch.empty(piece.shape, dtype=dtype)
-            weights[piece.name].view(-1)[piece.start : piece.start + piece.length] = flat
-    return weights
-
-
-def compute_checksum(buffer: torch.Tensor) -> int:
-    """The sum of all 64-bit words, each times an odd number of its place, modulo 2^64. A change of one word changes it."""
-    checksum = 0
-    for k, words in enumerate(_split(buffer.view(torch.int64), 1 << 18)):
-        factors = torch.arange(1, 2 * len(words), 2) + (k << 19)
-        checksum += int((words * factors).sum())
-    return checksum % (1 << 64)

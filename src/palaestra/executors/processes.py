@@ -23,6 +23,7 @@ from palaestra.executors.workers import (
     Item,
     Resources,
     Shared,
+    SharedVariable,
     State,
     Value,
     Worker,
@@ -67,6 +68,36 @@ class ProcessExecutor(Executor):
         shared: _SharedFile[Value] = _SharedFile(path)
         weakref.finalize(shared, Path(path).unlink, missing_ok=True)
         return shared
+
+    def share_variable(self, value: Value) -> SharedVariable[Value]:
+        file, path = tempfile.mkstemp(prefix="palaestra-", suffix=".variable")
+        os.close(file)
+        variable: _VariableFile[Value] = _VariableFile(path)
+        weakref.finalize(variable, Path(path).unlink, missing_ok=True)
+        variable.set(value)
+        return variable
+
+
+class _VariableFile(SharedVariable[Value]):
+    """A file with the pickle of the value, which is replaced as a whole. A worker reads it again if it is another file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: tuple[int, int] | None = None
+
+    def __reduce__(self) -> tuple[type[_VariableFile[Value]], tuple[str]]:
+        return _VariableFile, (self._path,)
+
+    def set(self, value: Value) -> None:
+        Path(f"{self._path}.new").write_bytes(pickle.dumps(value))
+        os.replace(f"{self._path}.new", self._path)
+
+    def get(self) -> Value:
+        status = os.stat(self._path)
+        if self._file != (status.st_ino, status.st_mtime_ns):
+            self._value: Value = pickle.loads(Path(self._path).read_bytes())
+            self._file = status.st_ino, status.st_mtime_ns
+        return self._value
 
 
 class _SharedFile(Shared[Value]):

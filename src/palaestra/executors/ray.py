@@ -6,10 +6,11 @@ import atexit
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from palaestra.executors.workers import (
     Item,
     Resources,
     Shared,
+    SharedVariable,
     State,
     Value,
     Worker,
@@ -32,6 +34,9 @@ from palaestra.executors.workers import (
 
 if TYPE_CHECKING:
     from ray import ObjectRef
+
+_ASK_SECONDS = 0.2
+"""Seconds between two questions of a worker for the value of a variable."""
 
 
 class RayExecutor(Executor):
@@ -95,6 +100,10 @@ class RayExecutor(Executor):
         arrays = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
         return _SharedObject(self._ray.put((data, arrays)))
 
+    def share_variable(self, value: Value) -> SharedVariable[Value]:
+        holder = self._ray.remote(_Holder).options(num_cpus=0).remote(value)
+        return _VariableActor(holder, value)
+
     def close(self) -> None:
         super().close()
         if not self._connected:
@@ -143,6 +152,45 @@ class _SharedObject(Shared[Value]):
 
     def release(self) -> None:
         self._reference = None
+
+
+class _Holder:
+    """An actor that holds the value of a variable."""
+
+    def __init__(self, value: object) -> None:
+        self.set(value)
+
+    def set(self, value: object) -> None:
+        self._value = value
+
+    def get(self) -> object:
+        return self._value
+
+
+class _VariableActor(SharedVariable[Value]):
+    """Asks the holder for the value a few times per second, in the background."""
+
+    def __init__(self, holder: Any, value: Value) -> None:
+        self._holder, self._value = holder, value
+        self._answer: ObjectRef | None = None
+        self._asked = 0.0
+
+    def __reduce__(self) -> tuple[type[_VariableActor[Value]], tuple[Any, Value]]:
+        return _VariableActor, (self._holder, self._value)
+
+    def set(self, value: Value) -> None:
+        self._value = value
+        self._holder.set.remote(value)
+
+    def get(self) -> Value:
+        import ray
+
+        if self._answer is None:
+            if time.monotonic() - self._asked > _ASK_SECONDS:
+                self._asked, self._answer = time.monotonic(), self._holder.get.remote()
+        elif ray.wait([self._answer], timeout=0)[0]:
+            self._value, self._answer = ray.get(self._answer), None
+        return self._value
 
 
 class _Actor:

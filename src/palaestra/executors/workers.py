@@ -72,9 +72,30 @@ class Shared(ABC, Generic[Value]):
             ExecutorError: the value was released.
         """
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether the driver can read the value, too."""
+        return True
+
+    def read(self) -> Value:
+        """Return the value in the driver. Raises like `get`."""
+        return self.get()
+
     @abstractmethod
     def release(self) -> None:
         """Free the value."""
+
+
+class SharedVariable(ABC, Generic[Value]):
+    """A small value that the driver replaces while workers run items; see `Executor.share_variable`."""
+
+    @abstractmethod
+    def set(self, value: Value) -> None:
+        """Replace the value. Called by the driver."""
+
+    @abstractmethod
+    def get(self) -> Value:
+        """Return a recent value, without waiting. Called by workers, as often as they like."""
 
 
 @dataclass(frozen=True, slots=True)

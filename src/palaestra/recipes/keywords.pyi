@@ -171,8 +171,9 @@ class TrainKeywords(TypedDict, total=False):
     curriculum: str
     n_steps: int | None
     rollout: Literal["step", "engine"] | None
+    rollout_servers: str
     max_staleness: int
-    overdue: Literal["wait", "drop"]
+    overdue: Literal["wait", "drop", "cut", "continue"]
     importance_clip_max: float
     temperature: float
     top_p: float

@@ -23,7 +23,7 @@ CHANGEABLE = {
     "teach": {"max_cost", "max_calls", "max_tokens", "categories", "executor"},
     "evaluate": {"max_cost", "executor"},
     "bench": {"executor"},
-    "train": {"executor", "parallel", "device"},
+    "train": {"executor", "parallel", "device", "rollout_servers"},
 }
 """The settings that a resumed run may change, by recipe."""
 
@@ -48,7 +48,7 @@ def resume(
         trust: run the code that the run's settings name, and load its pickles, although this user has not started it on
             this machine; see `docs/security.md`.
         changes: settings to change: `max_cost` (teach, evaluate), `executor` (train, teach, evaluate, bench), `max_calls`,
-            `max_tokens` and `categories` (teach), `parallel` and `device` (train).
+            `max_tokens` and `categories` (teach), `parallel`, `device` and `rollout_servers` (train).
 
     Returns:
         The result of the run's recipe, for example a `TrainResult`.

@@ -29,6 +29,7 @@ from palaestra.engines.transformers import TransformersEngine
 from palaestra.envs.turn.base import TurnStopReason
 from palaestra.envs.turn.player import TurnEpisodePlayer
 from palaestra.rl.agent_program import AgentProgram
+from palaestra.rl.interruptions import Interruptions
 from palaestra.rl.loop import LoopConfig
 from palaestra.rl.policies.engine import EnginePolicy
 from palaestra.rl.policies.language_model import LanguageModelPolicy
@@ -81,7 +82,16 @@ class AgentLoop(TurnLoop):
             )
             yield samplers[0]
 
-    def _play(self, env: Any, version: int, episodes: int, seeds: Seeds, group_size: int, first: int) -> Rollout:
+    def _play(
+        self,
+        env: Any,
+        version: int,
+        episodes: int,
+        seeds: Seeds,
+        group_size: int,
+        first: int,
+        interruptions: Interruptions | None = None,
+    ) -> Rollout:
         """Let agents play some episodes, as many at once as there are environments."""
         start = time.perf_counter()
         slots: SimpleQueue[Any] = SimpleQueue()

@@ -17,6 +17,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.envs.base import GymVectorEnv
 from palaestra.envs.token.contract import TokenEnvContract
 from palaestra.rl.distributed.ranks import gather, rank, world_size
+from palaestra.rl.interruptions import Interruptions
 from palaestra.rl.policies.control import ControlPolicy
 from palaestra.rl.policies.engine import EnginePolicy
 from palaestra.rl.policies.language_model import LanguageModelPolicy
@@ -124,6 +125,7 @@ def collect_responses(
     seed: int | None = None,
     first: int | None = None,
     prompts: Sequence[int] = (),
+    interruptions: Interruptions | None = None,
 ) -> Rollout:
     """Play `episodes` whole episodes in a token environment.
 
@@ -133,6 +135,7 @@ def collect_responses(
         seed: resets the order of the prompts; `None` continues it.
         first: the number of the first episode; `None` continues the count.
         prompts: the index of the prompt of each group; by default the environment's order.
+        interruptions: new weights for the policy, or a cut, while the episodes are played. The rollout then has versions.
     """
     start = time.perf_counter()
     options: dict[str, Any] = {"episodes": episodes, **({"prompts": prompts} if prompts else {})}
@@ -149,6 +152,7 @@ def collect_responses(
     entropies = np.zeros((slots, max_tokens), dtype=np.float32)
     step_rewards = np.zeros((slots, max_tokens), dtype=np.float64)
     legal: list[list[np.ndarray | None]] = [[] for _ in range(slots)]
+    starts: list[list[tuple[int, int]]] = [[] for _ in range(slots)]
     every = np.arange(slots)
     done: dict[int, tuple[Any, ...]] = {}
     model_seconds = 0.0
@@ -157,13 +161,22 @@ def collect_responses(
         for slot in np.flatnonzero(fresh & active).tolist():
             episode_seeds = seeds.derive("response", int(infos["episode"][slot]))
             uniforms[slot] = episode_seeds.generator().random(max_tokens)
-            age[slot], legal[slot] = 0, []
+            age[slot], legal[slot], starts[slot] = 0, [], [(0, interruptions.version if interruptions else 0)]
+        is_new = fresh
+        if interruptions is not None and (interruption := interruptions.check()) is not None:
+            env.cuts_responses = interruptions.is_cut
+            if interruption.version is not None:
+                policy.begin(slots)  # The new weights read all sequences from their start.
+                is_new = active
+                for slot in np.flatnonzero(active).tolist():
+                    earlier = [span for span in starts[slot] if span[0] < age[slot]]
+                    starts[slot] = [*earlier, (int(age[slot]), interruption.version)]
         mask = infos.get("action_mask")
         tick = time.perf_counter()
         actions, chosen, entropy = policy.act(
             observation["tokens"],
             observation["length"],
-            fresh,
+            is_new,
             active,
             uniforms[every, np.minimum(age, max_tokens - 1)],
             mask,
@@ -193,8 +206,9 @@ def collect_responses(
                 entropies[slot, :n].copy(),
                 step_rewards[slot, :n].copy(),
                 legal[slot],
+                starts[slot],
             )
-    responses, chosen_logprobs, chosen_entropies, own_rewards, own_legal = zip(
+    responses, chosen_logprobs, chosen_entropies, own_rewards, own_legal, own_starts = zip(
         *(done[number] for number in sorted(done)), strict=True
     )
     if deferred:
@@ -219,6 +233,8 @@ def collect_responses(
         records=responses,
         limit=env.max_tokens,
     )
+    if interruptions is not None:
+        interruptions.mark(rollout, own_starts)
     seconds = time.perf_counter() - start
     rollout.metrics.update({"seconds_model": model_seconds, "seconds_environment": seconds - model_seconds})
     return rollout

@@ -62,7 +62,7 @@ class LoopConfig:
     rollout: Literal["step", "engine"]
     uses_workers: bool
     max_staleness: int
-    overdue: Literal["wait", "drop"]
+    overdue: Literal["wait", "drop", "cut", "continue"]
     importance_clip_max: float
     curriculum: str
     temperature: float

@@ -19,6 +19,9 @@ from palaestra.core.seeding import plan_batches
 from palaestra.rl.distributed.ranks import rank, world_size
 from palaestra.rl.losses import compute_returns_BT
 
+INTERRUPTED = ("dropped_groups", "cut_groups", "continued_groups")
+"""The metrics of a rollout by workers that count its overdue groups."""
+
 
 @dataclass(slots=True)
 class TokenInputs:
@@ -74,6 +77,7 @@ class Episodes:
         limit: the maximum number of actions of an episode.
         records: the source of each sequence, for the run's store.
         versions: the number of updates of the oldest weights that sampled each sequence; empty if nobody counts them.
+        continued: by sequence, the actions from which newer weights continued it, with their versions.
     """
 
     group_B: torch.Tensor
@@ -83,6 +87,7 @@ class Episodes:
     limit: int = 0
     records: list[Any] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    continued: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
 
     @property
     def first_sequences(self) -> list[int]:
@@ -193,6 +198,7 @@ class Rollout:
     def mark_version(self, version: int) -> Rollout:
         """Note that weights after `version` updates sampled all sequences."""
         self.get_episodes().versions = [version] * self.num_sequences
+        self.get_episodes().continued = [()] * self.num_sequences
         return self
 
     def group_returns(self, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,7 +18,8 @@ from palaestra.rl.collection import collect_responses, gather_rollout, split_epi
 from palaestra.rl.curriculum import CURRICULA, UNIFORM, Curriculum
 from palaestra.rl.distributed.ranks import broadcast, gather_state_dict, gather_weights, rank
 from palaestra.rl.distributed.weights import WeightPublisher
-from palaestra.rl.loop import Loop, LoopConfig, summarize_returns
+from palaestra.rl.interruptions import Interruptions
+from palaestra.rl.loop import Loop, LoopConfig, list_trained, summarize_returns
 from palaestra.rl.policies.engine import EnginePolicy, correct_importance
 from palaestra.rl.policies.language_model import LanguageModelPolicy, ReferencePolicy, apply_kl_penalty
 from palaestra.rl.rollout_metrics import (
@@ -33,7 +34,7 @@ from palaestra.rl.rollout_metrics import (
     read_action_values,
     select_stored_sequences,
 )
-from palaestra.rl.rollouts import Rollout
+from palaestra.rl.rollouts import INTERRUPTED, Rollout
 from palaestra.rl.turns import TurnEpisode, collect_turns
 from palaestra.runs.provenance import LedgerEntry
 
@@ -127,15 +128,25 @@ class TokenLoop(Loop):
             self.sampler.update_weights(self.policy.model, version)
             yield self.sampler
 
-    def collect(self, first: int, episodes: int, version: int, prompts: Sequence[int] = ()) -> Rollout:
+    def collect(
+        self,
+        first: int,
+        episodes: int,
+        version: int,
+        prompts: Sequence[int] = (),
+        interruptions: Interruptions | None = None,
+    ) -> Rollout:
         """Play the episodes from number `first` with the weights after `version` updates.
 
         Arguments:
             prompts: the prompt of each group; by default the environment's order.
+            interruptions: changes of the weights on the way.
         """
         self.env.progress = self.describe_progress(version)
         with self.open_sampler(version) as sampler:
-            return collect_responses(self.env, sampler, episodes, self.seeds, first=first, prompts=prompts)
+            return collect_responses(
+                self.env, sampler, episodes, self.seeds, first=first, prompts=prompts, interruptions=interruptions
+            )
 
     def choose_prompts(self, iteration: int) -> None:
         """Choose the prompts of an iteration, and of those that workers sample ahead."""
@@ -223,7 +234,11 @@ class TokenLoop(Loop):
             seconds = {name.removeprefix("seconds_"): rollout.metrics[name] for name in names}
         else:
             start = time.perf_counter()
-            weights = self.weights() if self.publisher is None else self.publisher.publish(self.policy, iteration - 1)
+            weights = (
+                self.weights()
+                if self.publisher is None
+                else self.publisher.publish(list_trained(self.policy).items(), iteration - 1)
+            )
             # Rank 0 has the workers and gives their rollout to the other processes.
             rollout = cast(Rollout, broadcast(self.workers and self.workers.collect(iteration, weights, self._chosen)))
             seconds = {"rollout": time.perf_counter() - start}
@@ -234,7 +249,7 @@ class TokenLoop(Loop):
         metrics = self.measure(rollout) | metrics | {"num_tokens": float(self.tokens)}
         if config.max_staleness:
             metrics |= {"staleness": sum(staleness) / len(staleness), "staleness_max": float(max(staleness))}
-            metrics["dropped_groups"] = rollout.metrics["dropped_groups"]
+            metrics |= {name: rollout.metrics[name] for name in INTERRUPTED}
         stored = select_stored_sequences(rollout, self.group_size, config.keep_trajectories)
         # Before the KL penalty and the scale of the rewards.
         trajectories = {sequence: self.trajectory(rollout, sequence) for sequence in stored}
@@ -407,6 +422,8 @@ def _make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Tr
     info |= {"episode": response.episode, "group": response.group, "version": version} | (
         {"failure": response.failure} if response.failure else {}
     )
+    if continued := rollout.get_episodes().continued[sequence]:
+        info["continued"] = [list(start) for start in continued]
     if response.reward_parts:
         info["rewards"] = dict(response.reward_parts)
     if response.columns:
@@ -476,8 +493,15 @@ class TurnLoop(TokenLoop):
             if env is not None:
                 env.close()
 
-    def collect(self, first: int, episodes: int, version: int, prompts: Sequence[int] = ()) -> Rollout:
-        return self._play(self.env, version, episodes, self.seeds, self.group_size, first)
+    def collect(
+        self,
+        first: int,
+        episodes: int,
+        version: int,
+        prompts: Sequence[int] = (),
+        interruptions: Interruptions | None = None,
+    ) -> Rollout:
+        return self._play(self.env, version, episodes, self.seeds, self.group_size, first, interruptions)
 
     def find_cut_episodes(self, rollout: Rollout) -> list[bool]:
         """By episode, whether its last message was cut at a limit."""
@@ -508,7 +532,16 @@ class TurnLoop(TokenLoop):
     def measure_held_out(self, iteration: int, rollout: Rollout) -> dict[str, float]:
         return super().measure_held_out(iteration, rollout) | {"test_turns": rollout.metrics["turns"]}
 
-    def _play(self, env: Any, version: int, episodes: int, seeds: Seeds, group_size: int, first: int) -> Rollout:
+    def _play(
+        self,
+        env: Any,
+        version: int,
+        episodes: int,
+        seeds: Seeds,
+        group_size: int,
+        first: int,
+        interruptions: Interruptions | None = None,
+    ) -> Rollout:
         with self.open_sampler(version) as sampler:
             return collect_turns(
                 env,
@@ -520,4 +553,5 @@ class TurnLoop(TokenLoop):
                 max_tokens=self.config.max_tokens,
                 group_size=group_size,
                 first=first,
+                interruptions=interruptions,
             )

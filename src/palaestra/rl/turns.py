@@ -21,7 +21,8 @@ from palaestra.chat.tool_formats import is_malformed
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Json, Message, Segment, Trajectory, Values
 from palaestra.core.seeding import Seeds
-from palaestra.envs.turn.base import format_transcript
+from palaestra.envs.turn.base import TurnStopReason, format_transcript
+from palaestra.rl.interruptions import Interruptions
 from palaestra.rl.policies.engine import EnginePolicy
 from palaestra.rl.policies.language_model import LanguageModelPolicy
 from palaestra.rl.rollouts import Rollout, TokenInputs, make_episode_rollout
@@ -52,6 +53,7 @@ class TurnEpisode:
         cut_messages: messages of the model that were cut at the token limit or at the end of the context.
         calls, malformed_calls: the model's tool calls, and those of them that could not be read.
         failed_calls: calls that were answered with an error, including malformed ones.
+        starts: the first action of each version of the weights, with the version, if they may change.
         stop_reason: why the episode ended.
         failure: the cause and message of an infrastructure failure (`sandbox: ...`); the rewards are then invalid.
     """
@@ -81,6 +83,7 @@ class TurnEpisode:
     failure: str = ""
     branch: int = 0
     samplings: list[Json] = field(default_factory=list)
+    starts: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def turns(self) -> int:
@@ -121,6 +124,8 @@ class TurnEpisode:
             "group": self.group,
             "version": version,
         }
+        if len(self.starts) > 1:
+            info["continued"] = [list(start) for start in self.starts[1:]]
         if self.branch:
             info["branch"] = self.branch
         if self.samplings:
@@ -144,6 +149,7 @@ def collect_turns(
     max_tokens: int,
     group_size: int = 1,
     first: int = 0,
+    interruptions: Interruptions | None = None,
 ) -> Rollout:
     """Play `episodes` whole episodes of a turn environment. A sequence is an episode; its actions are tokens.
 
@@ -158,12 +164,14 @@ def collect_turns(
         max_tokens: maximum number of tokens per message; longer messages are cut.
         group_size: number of consecutive episodes that start from the same state.
         first: the number of the first episode.
+        interruptions: as for `collect_responses`. A cut ends the messages in progress, the environment answers them, and the
+            episodes are stopped.
 
     Raises:
         EnvError: the environment changes earlier messages.
     """
     start = time.perf_counter()
-    slots = _TurnSlots(env, policy, encoder, seeds, frozenset(end_ids), max_tokens, group_size)
+    slots = _TurnSlots(env, policy, encoder, seeds, frozenset(end_ids), max_tokens, group_size, interruptions)
     waiting = deque(range(first, first + episodes))
     policy.begin(env.num_envs)
     while waiting or slots.episodes:
@@ -172,6 +180,8 @@ def collect_turns(
         slots.step_environment()
     limit = count_max_actions(env, policy.context, max_tokens)
     rollout = make_turn_rollout([slots.done[number] for number in sorted(slots.done)], limit, env.bootstrap_truncated)
+    if interruptions is not None:
+        interruptions.mark(rollout, [episode.starts for episode in rollout.get_episodes().records])
     rollout.metrics = {
         "seconds_model": slots.model_seconds,
         "seconds_environment": time.perf_counter() - start - slots.model_seconds,
@@ -198,8 +208,10 @@ class _TurnSlots:
         end_ids: frozenset[int],
         max_tokens: int,
         group_size: int,
+        interruptions: Interruptions | None,
     ) -> None:
         self.env, self.policy, self.encoder, self.seeds = env, policy, encoder, seeds
+        self.interruptions = interruptions
         self.end_ids, self.max_tokens, self.group_size = end_ids, min(max_tokens, policy.context), group_size
         self.episodes: dict[int, TurnEpisode] = {}
         self.done: dict[int, TurnEpisode] = {}
@@ -215,7 +227,8 @@ class _TurnSlots:
                     number = waiting.popleft()
                     group = number // self.group_size
                     seed = self.seeds.derive("episode", group).integer() % 2**31
-                    self.episodes[slot] = TurnEpisode(number, group, seed)
+                    version = self.interruptions.version if self.interruptions is not None else 0
+                    self.episodes[slot] = TurnEpisode(number, group, seed, starts=[(0, version)])
                     mask[slot], seeds[slot] = True, seed
             observations, infos = self.env.reset(seed=seeds, options={"reset_mask": mask})
             for slot in np.flatnonzero(mask).tolist():
@@ -255,7 +268,7 @@ class _TurnSlots:
         self, generating: dict[int, TurnEpisode], fresh: np.ndarray, active: np.ndarray, uniforms: np.ndarray
     ) -> None:
         """Feed one token, or all of them, to every slot; sample the next token where all have been fed."""
-        slots = len(active)
+        slots, is_cut = len(active), self._interrupt(generating, fresh)
         length, uniform, waiting = np.zeros(slots, dtype=np.int64), np.zeros(slots), active.copy()
         for slot, episode in generating.items():
             waiting[slot] = False
@@ -277,7 +290,8 @@ class _TurnSlots:
             if self.policy.kept is not None:
                 episode.kept.append(self.policy.kept[slot])
             ended = episode.ids[-1] in self.end_ids
-            if ended or episode.message_length == self.max_tokens or len(episode.ids) == self.policy.context:
+            is_full = episode.message_length == self.max_tokens or len(episode.ids) == self.policy.context
+            if ended or is_full or is_cut:
                 own = episode.ids[len(episode.ids) - episode.message_length : len(episode.ids) - ended]
                 episode.cut_messages += not ended
                 episode.message = self.encoder.decode_message(own, episode.calls)
@@ -285,13 +299,27 @@ class _TurnSlots:
                 episode.malformed_calls += sum(map(is_malformed, episode.message.tool_calls))
                 del generating[slot]
 
+    def _interrupt(self, generating: dict[int, TurnEpisode], fresh: np.ndarray) -> bool:
+        """Let newer weights continue, if they are due: they read all conversations again. Returns whether messages are cut."""
+        if self.interruptions is None:
+            return False
+        interruption = self.interruptions.check()
+        if interruption is not None and interruption.version is not None:
+            self.policy.begin(len(fresh))
+            fresh[list(generating)] = True
+            for episode in self.episodes.values():
+                episode.cached, place = 0, len(episode.chosen)
+                earlier = [start for start in episode.starts if start[0] < place]
+                episode.starts = [*earlier, (place, interruption.version)]
+        return self.interruptions.is_cut
+
     def step_environment(self) -> None:
         """Send the messages to the environment and record its replies."""
         if not self.episodes:
             return
         actions = [episode.message if (episode := self.episodes.get(slot)) else "" for slot in range(self.env.num_envs)]
         step = self.env.step(actions)
-        full = []
+        full, is_cut = dict[int, str](), self.interruptions is not None and self.interruptions.is_cut
         for slot, episode in list(self.episodes.items()):
             episode.ends.append(len(episode.chosen))
             episode.rewards.append(float(step[1][slot]))
@@ -303,11 +331,13 @@ class _TurnSlots:
             reply_ids = self.encoder.encode_reply(episode.messages, episode.message, reply, episode.ids[-1])
             episode.messages = step[0][slot].messages
             if len(episode.ids) + len(reply_ids) >= self.policy.context:
-                full.append(slot)
+                full[slot] = TurnStopReason.CONTEXT
+            elif is_cut:
+                full[slot] = TurnStopReason.TIME
             else:
                 episode.ids += reply_ids
         if full:
-            step = self.env.stop(dict.fromkeys(full, "context"))
+            step = self.env.stop(full)
             for slot in full:
                 self.episodes[slot].rewards[-1] += float(step[1][slot])
                 self._record_end(slot, step)

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from model_server import ModelServer
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -220,6 +222,52 @@ def test_two_processes_with_vllm_train_like_one(tmp_path: Path, monkeypatch: pyt
     launch(tmp_path, [make_job({**case, "parallel": name}, tmp_path / name) for name in ("ddp", "fsdp")])
     assert_equal_runs(tmp_path / "one", tmp_path / "ddp")
     assert_equal_runs(tmp_path / "one", tmp_path / "fsdp")
+
+
+@pytest.mark.backends
+def test_a_recorded_order_is_repeated_with_gloo(tmp_path: Path) -> None:
+    """Two learners and two samplers. The weights go from each learner to each sampler; none are in the driver."""
+    case = {"iterations": 4, "max_staleness": 2, "learning_rate": 1e-3}
+    run = tmp_path / "run"
+    train(progress=False, **make_job(case, run))  # type: ignore[arg-type]
+    order = {1: [[0, 0], [5, 0]], 2: [[1, 0], [2, 1]], 3: [[3, 1, [[4, 2]]], [4, 0]], 4: [[6, 3], [7, 2, [[3, None]]]]}
+    changes = {"executor": "processes:2"}  # Several learners send weights by gloo.
+
+    def replay(source: Path, name: str, done: int = 0) -> dict[str, Any]:
+        shutil.copytree(source, tmp_path / name)
+        (tmp_path / name / "summary.json").unlink()
+        record = {"groups_per_part": 2, "iterations": order}
+        (tmp_path / name / "rollouts.json").write_text(json.dumps(record))
+        for checkpoint in (tmp_path / name / "checkpoints").iterdir():
+            if int(checkpoint.name.removeprefix("iteration-")) > done:
+                shutil.rmtree(checkpoint)
+        return {"out": str(tmp_path / name), "resume": changes}
+
+    launch(tmp_path, [replay(run, "first"), replay(run, "again")])
+    checkpoint = tmp_path / "first" / "checkpoints" / "iteration-3"
+    assert (checkpoint / "sampler-2.safetensors").is_file(), "rank 0 has received the older weights for it"
+    launch(tmp_path, [replay(tmp_path / "first", "continued", done=3)])
+    summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("first", "again", "continued")]
+    assert len({summary["weights_sha256"] for summary in summaries}) == 1
+    for name in ("first", "again", "continued"):
+        record = json.loads((tmp_path / name / "rollouts.json").read_text())
+        assert record["iterations"] == {str(number): parts for number, parts in order.items()}
+    with Run.open(tmp_path / "first", read_only=True) as opened:
+        assert [opened.store.metrics()[n]["staleness"] for n in order] == [0, 0.5, 1.5, 0.5]
+
+
+@pytest.mark.backends
+def test_two_learners_train_with_two_servers(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        servers = [ModelServer(stack, "--receive-weights") for _ in range(2)]
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.wait()
+        case = {"rollout_servers": f"{servers[0].url},{servers[1].url}#nano", "parallel": "fsdp", "evaluation": 4}
+        train(progress=False, **make_job(case, tmp_path / "one"))  # type: ignore[arg-type]
+        launch(tmp_path, [make_job(case, tmp_path / "two")])
+    assert_equal_runs(tmp_path / "one", tmp_path / "two")
 
 
 def start_torchrun(out: Path, *options: str, restarts: int = 0) -> subprocess.Popen[str]:

@@ -219,7 +219,7 @@ class TokenVectorEnv(TokenEnvContract):
         stopped = self._find_stopped(slots) if self.stop else []
         terminated[stopped] = True
         full = (self._length - self._prompt_length >= self.max_tokens) | (self._length >= self.width)
-        truncated = full & active & ~terminated
+        truncated = (full | self.cuts_responses) & active & ~terminated
         ended = terminated | truncated
         rewards = np.zeros(self.num_envs, dtype=np.float64)
         errors: list[RewardError] = []

@@ -61,6 +61,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
         num_prompts: number of prompts; `None` if the environment generates them.
         skills: the skill and subskill of each prompt, for a curriculum; empty if the prompts cannot be chosen.
         progress: the arguments of the `TrainerState` that reward functions get.
+        cuts_responses: whether every response is truncated at its next token, until the next reset.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -77,6 +78,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
     num_prompts: int | None = None
     skills: Sequence[str] = ()
     progress: Mapping[str, Any] = MappingProxyType({})
+    cuts_responses: bool = False
     pad_id: int = 0
     _seed = 0
     _next_episode = 0
@@ -148,6 +150,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
         if first is not None:
             self._next_episode = first
         self._quota = -1 if count is None else self._next_episode + count
+        self.cuts_responses = False
         return None if seed is None else int(seed)
 
     def _take_episode(self, slot: int) -> int | None:

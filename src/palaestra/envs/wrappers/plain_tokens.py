@@ -118,7 +118,7 @@ class PlainTokenVectorEnv(TokenEnvContract):
                 self._check_growth(slot, state)
             self._slot_rewards[slot].append(float(rewards[slot]))
             full = len(self._slot_rewards[slot]) >= self.max_tokens or self._length[slot] >= self.width
-            truncated[slot] = (truncated[slot] or full) and not terminated[slot]
+            truncated[slot] = (truncated[slot] or full or self.cuts_responses) and not terminated[slot]
             if terminated[slot] or truncated[slot]:
                 responses.append(self._response(slot, bool(terminated[slot]), failure))
                 final_obs[slot] = self._observe_slot(slot)

@@ -22,7 +22,7 @@ from palaestra.core.spaces import space_from_data
 from palaestra.engines.base import RolloutEngine
 from palaestra.engines.factory import get_engine_class
 from palaestra.executors.base import open_executor
-from palaestra.executors.broadcast import LOCAL_HOST
+from palaestra.executors.meeting import LOCAL_HOST
 from palaestra.recipes.settings import INLINE, set_threads
 from palaestra.recipes.train.mixture import name_environments, split_environments
 from palaestra.recipes.train.settings import TrainSettings
@@ -36,6 +36,7 @@ from palaestra.rl.policies.control import ControlPolicy, history_policy, mlp_pol
 from palaestra.rl.policies.convolutional import cnn_policy
 from palaestra.rl.policies.engine import EnginePolicy
 from palaestra.rl.policies.language_model import LanguageModelCritic, LanguageModelPolicy, ReferencePolicy
+from palaestra.rl.policies.served import ServedRolloutEngine
 from palaestra.rl.policies.sets import set_policy
 from palaestra.rl.rollout_workers import RolloutWorkers
 from palaestra.rl.token_loop import TokenLoop, TurnLoop
@@ -162,6 +163,8 @@ class _Model:
         """Make the policy that samples with an engine; `None` if the policy itself or workers sample."""
         if settings.rollout != "engine" or settings.uses_workers:
             return None
+        if self._engine is None and settings.rollout_servers:
+            self._engine = ServedRolloutEngine(settings.rollout_servers, listener=self.listener)
         if self._engine is None:
             name, options = settings.resolve_model(settings.model), settings.engine_kwargs
             open_engine = get_engine_class(name).open_for_rollouts

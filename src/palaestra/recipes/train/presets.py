@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 from typing import Literal
 
 from palaestra.core.errors import EnvError, SettingsError
-from palaestra.core.records import Json, Values
+from palaestra.core.records import LOCAL_SCHEME, Json, Values
 from palaestra.core.registry import load_plugins
 from palaestra.core.tables import load_table
 from palaestra.recipes.embedded_models import choose_model_for_env
@@ -94,6 +94,7 @@ def _check_effects(settings: TrainSettings, given: Collection[str], policy: str)
         has_adapter = trains_adapter(settings.model or "nano", settings.method)
     unused = {
         "importance_clip_max": ("without an engine or max_staleness", settings.uses_engine or settings.max_staleness),
+        "overdue": ("without max_staleness", settings.max_staleness),
         "rank": (f"because the method '{settings.method}' trains no adapter here; set 'method' to lora", has_adapter),
         "evaluate_every": ("because 'evaluation' is 0", settings.evaluation != 0),
     }
@@ -155,6 +156,12 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
         not settings.agent or rollout == "engine",
         "setting 'rollout': expected engine, because an agent's calls are whole responses; got step",
     )
+    others = {"engine": settings.engine != LOCAL_SCHEME, "agent": settings.agent, "executor": settings.uses_workers}
+    require(
+        not settings.rollout_servers or (rollout == "engine" and not any(others.values())),
+        "setting 'rollout_servers': expected rollout engine, and neither an engine, an agent, workers nor max_staleness; got "
+        f"{', '.join(name for name, value in others.items() if value) or f'rollout {rollout}'}",
+    )
     require(
         language or rollout == "step",
         f"setting 'rollout': expected step for {settings.env}, whose actions are no text; got {rollout}",
@@ -166,6 +173,10 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
     require(
         rollout == "step" or (settings.top_p == 1.0 and settings.top_k == 0),
         "settings 'top_p' and 'top_k': expected rollout step; an engine does not return the tokens that it kept",
+    )
+    require(
+        rollout == "step" or settings.overdue not in ("cut", "continue"),
+        f"setting 'overdue': expected wait or drop for rollouts by an engine, which cannot be interrupted; got {settings.overdue}",
     )
     algorithm = settings.algorithm or ("grpo" if language else "ppo")
     ALGORITHMS.check(algorithm)
@@ -199,6 +210,11 @@ def fill_presets(settings: TrainSettings, given: Collection[str] = ()) -> TrainS
     require(
         count % config.group_size == 0,
         f"setting '{name}': expected a multiple of the group size {config.group_size}; got {count}",
+    )
+    require(
+        settings.overdue != "cut" or config.group_size <= (settings.num_envs or 0),
+        f"setting 'num_envs': expected at least {config.group_size}, a group side by side, to cut overdue responses; got "
+        f"{settings.num_envs}",
     )
     require(
         policy != "cnn" or not settings.normalize_observations,

@@ -25,7 +25,15 @@ from palaestra.recipes.progress import (
     show_progress,
 )
 from palaestra.recipes.runs import SHARED_KEYS, RecipeResult, record_run, start_run, summarize_gain
-from palaestra.recipes.settings import build, load_run_settings, prepare_resume, resolve_settings, set_threads, to_plain
+from palaestra.recipes.settings import (
+    build,
+    load_run_settings,
+    prepare_resume,
+    require,
+    resolve_settings,
+    set_threads,
+    to_plain,
+)
 from palaestra.recipes.train.mixture import name_environments, split_environments
 from palaestra.recipes.train.presets import fill_presets, make_settings
 from palaestra.recipes.train.settings import TrainSettings
@@ -189,8 +197,16 @@ def check(settings: TrainSettings) -> None:
         models.check(settings.model)
         check_peft(settings.model, settings.method)
         settings.check_engine()
+        size = settings.engine_kwargs.get("tensor_parallel_size", 1)
+        require(
+            not settings.executor.startswith("ray") or size in (1, settings.worker_gpus),
+            f"setting 'worker_gpus': expected {size}, the tensor_parallel_size of each worker's engine; got "
+            f"{settings.worker_gpus:g}",
+        )
         if settings.engine != LOCAL_SCHEME:
             check_model(settings.resolve_model(settings.model))
+        if settings.rollout_servers:
+            check_model(settings.rollout_servers)
     if settings.agent:
         from palaestra.rl.agent_program import parse_command
 

@@ -77,11 +77,15 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     rollout: Literal["step", "engine"] | None = setting(None, panel="Rollouts", policies=LANGUAGE)
     """Sample responses token by token in the environment's steps, or whole from an engine; by default step, and engine
     if an engine is chosen."""
+    rollout_servers: str = setting("", panel="Rollouts", policies=LANGUAGE)
+    """Servers of the model that sample the rollouts and receive its weights after every update:
+    http://A:8000/v1,http://B:8000/v1#MODEL, started with `palaestra serve --receive-weights` or vLLM's server."""
     max_staleness: int = setting(0, low=0, panel="Rollouts", policies=LANGUAGE)
     """Updates between the weights that sample a rollout and those that learn from it. Above 0 workers sample while the
     learner updates."""
-    overdue: Literal["wait", "drop"] = setting("wait", panel="Rollouts", policies=LANGUAGE)
-    """Rollouts that would become too stale: the learner waits for them, or they are dropped once and sampled again."""
+    overdue: Literal["wait", "drop", "cut", "continue"] = setting("wait", panel="Rollouts", policies=LANGUAGE)
+    """Rollouts that would become too stale: the learner waits for them, they are dropped once and sampled again, their
+    responses are cut, or newer weights continue them. To cut and to continue need rollout step."""
     importance_clip_max: float = setting(3.0, above=0, panel="Rollouts", policies=LANGUAGE)
     """Maximum importance weight of a token that was sampled by an engine or with older weights."""
     temperature: float = setting(1.0, above=0, panel="Sampling", policies=LANGUAGE)
@@ -190,7 +194,7 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     @property
     def uses_engine(self) -> bool:
         """Whether rollouts are sampled by an engine, unless `rollout` says otherwise."""
-        return self.rollout == "engine" or self.engine != LOCAL_SCHEME or bool(self.agent)
+        return self.rollout == "engine" or self.engine != LOCAL_SCHEME or bool(self.agent or self.rollout_servers)
 
     @property
     def uses_workers(self) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from math import prod
 
 import torch
 
-from palaestra.executors.broadcast import LOCAL_HOST, Piece, SharedWeights, WeightSender, open_meeting
+from palaestra.executors.broadcast import SharedWeights, WeightSender
+from palaestra.executors.meeting import LOCAL_HOST, open_meeting
+from palaestra.executors.weight_parts import Piece
 from palaestra.rl.distributed.ranks import broadcast, gather, is_sharded, rank, world_size
-from palaestra.rl.loop import list_trained
 
 
 class WeightPublisher:
@@ -29,12 +31,12 @@ class WeightPublisher:
         assert meeting is not None
         self._sender = WeightSender(meeting, rank())
 
-    def publish(self, policy: torch.nn.Module, version: int) -> SharedWeights | None:
-        """Send the weights that training changes, after `version` updates. Returns their handle in rank 0.
+    def publish(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> SharedWeights | None:
+        """Send the weights after `version` updates. Returns their handle in rank 0.
 
         No process gathers them: each sends its shard of a sharded tensor, and its share of the elements of any other.
         """
-        parts = [_cut_share(name, tensor) for name, tensor in list_trained(policy).items()]
+        parts = [_cut_share(name, tensor) for name, tensor in weights]
         checksums = gather(self._sender.store_part(parts))
         return self._sender.publish(version, checksums) if rank() == 0 else None
 
