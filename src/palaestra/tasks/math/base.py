@@ -72,10 +72,6 @@ class AnswerKind(StrEnum):
     """Numbers in order, separated by commas."""
 
 
-def make_skill(kind: AnswerKind = AnswerKind.NUMBER, **subskills: Drawer) -> MathSkill:
-    return MathSkill(kind, subskills)
-
-
 def calculate(sign: str, a: int, b: int) -> int:
     """The result of one operation. Divisions are exact."""
     return {"+": a + b, "-": a - b, "*": a * b, "/": a // b}[sign]

@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from palaestra.tasks.vision.charts import ORDINALS, TRENDS
-from palaestra.tasks.vision.drafts import PLURALS, YES_NO
+from palaestra.tasks.vision.drafts import BESIDE, EXTREMES, ORDINALS, PLURALS, TRENDS, YES_NO
 from palaestra.tasks.vision.scene import COLOR_NAMES, PIE_PARTS, SHAPES, SIDE, SIZES, Chart, Item, Scene
-from palaestra.tasks.vision.shapes import BESIDE, EXTREMES
 from palaestra.tasks.wordings import read_wordings
 
 _CLEAR = 4
