@@ -63,8 +63,9 @@ class RecipeBook(Generic[D]):
         self.table = load_table(module, "recipes")
         self.draft, self.defaults = draft, defaults
         self._names = {"join": lambda values: ", ".join(map(str, values)), **functions, **self.table.get("values", {})}
-        shared = {"between": between, "choose": _choose, "coin": flip_coin, "permutation": _list_integers}
-        self._random: dict[str, Callable[..., object]] = {**shared, **random}
+        self._random: dict[str, Callable[..., object]] = {
+            "between": between, "choose": _choose, "coin": flip_coin, "permutation": _list_integers, **random
+        }  # fmt: skip
 
     def read(self, section: str) -> dict[str, dict[str, Drawer[D]]]:
         """The drawers of a section by skill and subskill."""

@@ -189,10 +189,6 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         """Start the sandbox; raises `SandboxError` if it is not available."""
         self.judge.sandbox()
 
-    def close(self) -> None:
-        """Close the sandbox of the tools, which otherwise ends by itself after some time."""
-        self.judge.close()
-
     def _score(self, problem: Problem, record: Record) -> Score:
         plan = Plan.from_data(problem.metadata["plan"])
         gold = plan.execute()

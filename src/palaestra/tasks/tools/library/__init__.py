@@ -1,7 +1,6 @@
 """The tools, by name. To add one, write a typed function with a docstring and add its name to `DOMAINS`.
 
-This package is used here, to generate problems and their answers, and in a separate sandbox, where the calls of a
-model are executed. So it imports nothing but the standard library and itself.
+The tools generate problems and their answers, and execute the calls of a model.
 """
 
 from __future__ import annotations
