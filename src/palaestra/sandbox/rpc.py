@@ -255,7 +255,6 @@ class SessionPool:
             self._idle.append((session, *self._used.pop(id(session))))
 
 
-
 def _close_all(idle: list[tuple[ScriptSession, float, int]]) -> None:
     while idle:
         with suppress(SandboxError):

@@ -255,14 +255,16 @@ def take(problems: Sequence[T], per_skill: int, task: Task, split: Split, skill:
     return problems if per_skill == EVERY else problems[:per_skill]
 
 
-def check_skills(task: Task, names: Sequence[str]) -> None:
-    """Raise for the first of `names` that is not a skill of `task`, or is given twice."""
+def check_skills(task: Task, names: Sequence[str], subskill: str = "") -> None:
+    """Raise for the first of `names` that is not a skill of `task`, or is given twice; and for a `subskill` that one lacks."""
     known = task.skills()
     for name in names:
         if names.count(name) > 1:
             raise TaskError(f"skill '{name}' is given twice; give each skill once")
         if name not in known:
             raise UnknownNameError(f"skill of task {task.name}", name, known)
+        if subskill and subskill not in known[name]:
+            raise UnknownNameError(f"subskill of {name}", subskill, known[name])
 
 
 def check_choice(task: str, option: str, value: object, choices: Sequence[object]) -> None:

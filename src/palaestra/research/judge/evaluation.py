@@ -265,7 +265,7 @@ def read_only_mounts(task: ResearchTask, data: TaskData, judging: bool = False) 
         here = Path(__file__).parents[2]
         # Research tasks and the generators of problems, the folders in tasks, could reveal hidden problems.
         readers = (here / "tasks" / name for name in _READERS)
-        for path in (*here.iterdir(), *(here / "tasks").glob("*.py"), *readers, here / "research" / "__init__.py"):
+        for path in (*here.iterdir(), *(here / "tasks").glob("*.*"), *readers, here / "research" / "__init__.py"):
             if path.name not in ("research", "tasks", "__pycache__") and (
                 path.is_dir() or path.suffix in (".py", ".yaml", ".typed")
             ):

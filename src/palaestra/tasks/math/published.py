@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import TaskHooks, check_skills, take
@@ -115,9 +115,7 @@ class WorkedTask(TaskHooks, ABC):
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         """`count` worked solutions of TRAIN with the prompts of an evaluation. They repeat once all are used."""
-        check_skills(self, [skill])
-        if subskill and subskill not in self.parts:
-            raise UnknownNameError(f"subskill of {skill}", subskill, self.parts)
+        check_skills(self, [skill], subskill)
         names = (subskill,) if subskill else self.parts
         items = [item for item in self._select(Split.TRAIN, skill) if item.subskill in names]
         if not items:
@@ -270,14 +268,9 @@ def _operations(solution: str) -> str:
 
 
 TYPES = {
-    "Algebra": "algebra",
-    "Counting & Probability": "counting_and_probability",
-    "Geometry": "geometry",
-    "Intermediate Algebra": "intermediate_algebra",
-    "Number Theory": "number_theory",
-    "Prealgebra": "prealgebra",
-    "Precalculus": "precalculus",
-}
+    name: name.lower().replace("&", "and").replace(" ", "_")
+    for name in ("Algebra", "Counting & Probability", "Geometry", "Intermediate Algebra", "Number Theory", "Prealgebra", "Precalculus")
+}  # fmt: skip
 LEVELS = ("level_1", "level_2", "level_3", "level_4", "level_5")
 
 

@@ -22,7 +22,7 @@ class Town(NamedTuple):
     clock: int
 
 
-TOWNS = {name: Town(*row) for name, row in _TABLE["towns"].items()}
+TOWNS: dict[str, Town] = {name: Town(*row) for name, row in _TABLE["towns"].items()}
 
 
 def distance(town: str, other: str) -> int:
@@ -113,7 +113,7 @@ class Person(NamedTuple):
     shift: str
 
 
-PEOPLE = {name: Person(*row) for name, row in _TABLE["people"].items()}
+PEOPLE: dict[str, Person] = {name: Person(*row) for name, row in _TABLE["people"].items()}
 
 
 def town_of(person: str) -> str:
@@ -181,7 +181,7 @@ class ShopItem(NamedTuple):
     town: str
 
 
-ITEMS = {name: ShopItem(*row) for name, row in _TABLE["items"].items()}
+ITEMS: dict[str, ShopItem] = {name: ShopItem(*row) for name, row in _TABLE["items"].items()}
 DEPOT = "Isembro"
 
 
