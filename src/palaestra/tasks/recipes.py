@@ -3,7 +3,7 @@
 A recipe draws values one after the other and writes the question, the steps and the answer from them, so these always agree. Its
 fields:
 
-draw    values by name, in the order in which they are drawn: Python expressions of earlier values and of the book's functions
+draw    values by name, in the order in which they are drawn: Python expressions of earlier values and of the book's names
 until   all values are drawn again until this expression holds
 ask     the question: a wording, or several to choose from
 
@@ -13,19 +13,23 @@ all others are expressions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Generic, TypeVar, cast
 
 import numpy as np
 
 from palaestra.core.tables import load_table
-from palaestra.tasks.procedural import between, pick
+from palaestra.tasks import procedural
 
 D = TypeVar("D")
 Drawer = Callable[[np.random.Generator], D]
 _TEXTS = frozenset({"ask", "answer", "response", "solution"})
+
+
+def join(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
 
 
 def flip_coin(rng: np.random.Generator) -> bool:
@@ -36,7 +40,7 @@ def _choose(rng: np.random.Generator, choices: Sequence[object]) -> object:
     return choices[int(rng.integers(len(choices)))]
 
 
-def _list_integers(rng: np.random.Generator, count: int) -> list[int]:
+def _permute(rng: np.random.Generator, count: int) -> list[int]:
     """The integers below `count` in random order."""
     return [int(number) for number in rng.permutation(count)]
 
@@ -47,25 +51,19 @@ class RecipeBook(Generic[D]):
     Arguments:
         module: the `__file__` of a module in the same folder.
         draft: makes a draft from its fields and the `question`.
-        functions: names for expressions, besides `values` of the file.
-        random: functions that draw; recipes call them without their first argument, the generator.
+        names: what expressions may use, besides `values` of the file, without a leading underscore. Functions that draw, whose first
+            argument is `rng`, are called without it.
         defaults: expressions of fields that a recipe may leave out.
     """
 
     def __init__(
-        self,
-        module: str,
-        draft: Callable[..., D],
-        functions: Mapping[str, object],
-        random: Mapping[str, Callable[..., object]],
-        defaults: Mapping[str, str],
+        self, module: str, draft: Callable[..., D], names: Mapping[str, object], defaults: Mapping[str, str]
     ) -> None:
         self.table = load_table(module, "recipes")
         self.draft, self.defaults = draft, defaults
-        self._names = {"join": lambda values: ", ".join(map(str, values)), **functions, **self.table.get("values", {})}
-        self._random: dict[str, Callable[..., object]] = {
-            "between": between, "choose": _choose, "coin": flip_coin, "permutation": _list_integers, **random
-        }  # fmt: skip
+        known = {name.removeprefix("_"): value for name, value in {**vars(procedural), **globals(), **names}.items()}
+        self._random = {name: value for name, value in known.items() if _draws(value)}
+        self._names = {**known, **self.table.get("values", {})}
 
     def read(self, section: str) -> dict[str, dict[str, Drawer[D]]]:
         """The drawers of a section by skill and subskill."""
@@ -102,8 +100,12 @@ class RecipeBook(Generic[D]):
                 scope[name] = eval(value, scope)
             is_drawn = eval(until, scope)
         wordings: str | tuple[str, ...] = eval(asked, scope)
-        question = wordings if isinstance(wordings, str) else pick(rng, wordings)
+        question = wordings if isinstance(wordings, str) else procedural.pick(rng, wordings)
         return self.draft(question=question, **{name: eval(code, scope) for name, code in fields.items()})
+
+
+def _draws(value: object) -> bool:
+    return isinstance(value, FunctionType) and value.__code__.co_varnames[:1] == ("rng",)
 
 
 def _to_expression(name: str, field: object) -> str:

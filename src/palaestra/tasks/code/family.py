@@ -110,27 +110,8 @@ _FACTORS = (
     "    factors, rest, d = [], n, 2\n    while rest > 1:\n        while rest % d == 0:\n"
     "            factors.append(d)\n            rest //= d\n        d += 1\n"
 )
-_BOOK = RecipeBook(
-    __file__,
-    CodeDraft,
-    {
-        **_PARTS,
-        **{name.upper(): _CONTENT[name] for name in ("characters", "tally_by", "tallies", "parts_of_number")},
-        "FACTORS": _FACTORS,
-        "join_words": lambda words: " ".join(map(str, words)),
-    },
-    {
-        "draw_grid": _draw_grid,
-        "draw_name": _draw_name,
-        "draw_numbers": _draw_numbers,
-        "draw_order": _draw_order,
-        "draw_words": _draw_words,
-        "number_lists": _draw_lists,
-        "part": _draw_part,
-        "statistic": _draw_statistic,
-    },
-    {"name": "name", "inputs": "inputs"},
-)
+_NAMES = {**_PARTS, **{name.upper(): value for name, value in _CONTENT.items() if name.upper() not in _PARTS}}
+_BOOK = RecipeBook(__file__, CodeDraft, {**globals(), **_NAMES}, {"name": "name", "inputs": "inputs"})
 FAMILY: Family[CodeDraft] = _BOOK.read("skills")
 
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from palaestra.tasks.math.base import AnswerKind, MathDraft, MathSkill, add_up, calculate, sort_pair
+from palaestra.tasks.math.base import AnswerKind, MathDraft, MathSkill, calculate, sort_pair
 from palaestra.tasks.procedural import between
 from palaestra.tasks.recipes import RecipeBook
+
+
+def add_up(numbers: Sequence[int]) -> tuple[str, ...]:
+    """The steps of a sum, one number at a time.
+
+    >>> add_up([3, 4, 5])
+    ('3+4=7', '7+5=12')
+    """
+    totals = itertools.accumulate(numbers)
+    return tuple(f"{total}+{number}={total + number}" for total, number in zip(totals, numbers[1:], strict=False))
 
 
 def _draw_distinct(rng: np.random.Generator, low: int, high: int, count: int) -> list[int]:
@@ -31,13 +41,13 @@ def _multiply_long(a: int, b: int) -> tuple[str, ...]:
     return (first, f"{a}*{ones}={a * ones}", f"{a * tens}+{a * ones}={a * b}") if ones else (first,)
 
 
-def _find_common_divisor(a: int, b: int) -> tuple[str, ...]:
-    """The steps of Euclid's algorithm."""
+def _divide_in_turn(a: int, b: int) -> tuple[tuple[str, ...], int]:
+    """The steps of Euclid's algorithm, and the greatest common divisor."""
     steps, x, y = [], max(a, b), min(a, b)
     while y:
         steps.append(f"{x}={x // y}*{y}+{x % y}")
         x, y = y, x % y
-    return tuple(steps)
+    return tuple(steps), x
 
 
 def make_operation_draft(sign: str, a: int, b: int, question: str) -> MathDraft:
@@ -47,19 +57,7 @@ def make_operation_draft(sign: str, a: int, b: int, question: str) -> MathDraft:
     return MathDraft(question, (f"{a}{sign}{b}={answer}",), str(answer), key)
 
 
-_BOOK = RecipeBook(
-    __file__,
-    MathDraft,
-    {
-        "add_up": add_up,
-        "find_common_divisor": _find_common_divisor,
-        "gcd": math.gcd,
-        "multiply_long": _multiply_long,
-        "pair": sort_pair,
-    },
-    {"distinct": _draw_distinct, "numbers_with_mean": _draw_with_mean},
-    {"steps": "()", "key": "()", "like": "()"},
-)
+_BOOK = RecipeBook(__file__, MathDraft, globals(), {"steps": "()", "key": "()", "like": "()"})
 SKILLS: Mapping[str, MathSkill] = {
     skill: MathSkill(AnswerKind(_BOOK.table["kinds"].get(skill, "number")), subskills)
     for skill, subskills in _BOOK.read("skills").items()

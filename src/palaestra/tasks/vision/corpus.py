@@ -16,7 +16,8 @@ import numpy as np
 from palaestra.core.records import Split
 from palaestra.tasks.procedural import between, pick
 from palaestra.tasks.recipes import Drawer, RecipeBook, flip_coin
-from palaestra.tasks.vision.drafts import FUNCTIONS, PLURALS, RANDOM, SEEN, SKILLS, TAUGHT, pick_kind, place
+from palaestra.tasks.vision import drafts
+from palaestra.tasks.vision.drafts import PLURALS, SEEN, SKILLS, TAUGHT, pick_kind, place
 from palaestra.tasks.vision.scene import COLOR_NAMES, SHAPES, Scene, scene_split
 
 TRACE: Mapping[str, float] = {**dict.fromkeys(TAUGHT, 0.01), "relation": 0.02}
@@ -70,6 +71,10 @@ def _train(rng: np.random.Generator, drills: Sequence[Drawer[Shown]]) -> Shown:
             return shown
 
 
+def draw_some(rng: np.random.Generator, most: int = 6) -> Scene:
+    return place(rng, [pick_kind(rng) for _ in range(between(rng, 1, most))])
+
+
 def _count_kinds(scene: Scene, by_shape: bool) -> str:
     counts = Counter(item.shape if by_shape else item.colour for item in scene.items)
     known = [value for value in (SHAPES if by_shape else COLOR_NAMES) if counts[value]]
@@ -86,15 +91,5 @@ def _small_sum(rng: np.random.Generator) -> Shown:
     return Shown(None, wording.format(a=a, b=b), f"{a}-{b}={a - b}. Answer: {a - b}")
 
 
-_RANDOM = {
-    **RANDOM,
-    "draw_some": lambda rng, most=6: place(rng, [pick_kind(rng) for _ in range(between(rng, 1, most))]),
-}
-_BOOK = RecipeBook(
-    __file__,
-    Shown,
-    {**FUNCTIONS, "count_kinds": _count_kinds},
-    _RANDOM,
-    {"scene": "scene"},
-)
+_BOOK = RecipeBook(__file__, Shown, {**vars(drafts), **globals()}, {"scene": "scene"})
 _REWORDED, _DRILLS = (list(drills.values()) for drills in _BOOK.read("corpus").values())

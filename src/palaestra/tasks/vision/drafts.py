@@ -190,23 +190,15 @@ def line_values(chart: Chart) -> str:
     return "values: " + ", ".join(map(str, chart.values))
 
 
-FUNCTIONS: Mapping[str, object] = {
-    "article": lambda noun: f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}",
-    "yes": lambda is_true: YES_NO[not is_true],
-    "COLORS": COLOR_NAMES,
-    "Scene": Scene,
-    "BESIDE": BESIDE, "EXTREMES": EXTREMES, "GRID": GRID, "NUMBERS": NUMBERS, "ORDINALS": ORDINALS, "OTHER_SIZE": OTHER_SIZE,
-    "PLURALS": PLURALS, "SHAPES": SHAPES, "SIZES": SIZES, "TRENDS": TRENDS, "VALUES": VALUES, "YES_NO": YES_NO,
-    **{function.__name__: function for function in (get_cell, in_order, join_names, line_values, locate)},
-    **{function.__name__: function for function in (name_group, name_kind, tally)},
-}  # fmt: skip
-"""The names of expressions in recipes."""
-RANDOM = {
-    **{function.__name__: function for function in (distinct, pick, pick_kind, place, several)},
-    "apart": draw_apart, "bars": draw_bars, "crowd": draw_crowd, "kind_with": draw_kind, "line": draw_line, "of_other_size": draw_with_size,
-    "part_of_pie": draw_slice, "pie": draw_pie,
-}  # fmt: skip
-_BOOK = RecipeBook(__file__, VisionDraft, FUNCTIONS, RANDOM, {"scene": "scene", "steps": "()"})
+def add_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def say_yes(is_true: bool) -> str:
+    return YES_NO[not is_true]
+
+
+_BOOK = RecipeBook(__file__, VisionDraft, globals(), {"scene": "scene", "steps": "()"})
 SEEN, TAUGHT = _BOOK.read("seen"), _BOOK.read("taught")
 """The easy half of the skills, which the base model should know; and those that lessons should teach."""
 SKILLS: Family[VisionDraft] = SEEN | TAUGHT
