@@ -13,7 +13,7 @@ from gymnasium import spaces
 from palaestra.core.errors import EnvError
 from palaestra.core.settings import short_repr
 from palaestra.envs.base import GymEnv, GymSpace, Options
-from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
+from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv, find_last
 from palaestra.envs.wrappers.slots import check_inside
 
 _ACTIONS: Mapping[str, tuple[str, ...]] = {
@@ -126,10 +126,8 @@ class TextEnv(ForeignEnv[GymEnv]):
         marks = list(_MARK.finditer(text))
         text = text[marks[-1].end() :] if marks else text
         if isinstance(space, spaces.Discrete):
-            names = {name.lower(): number for number, name in enumerate(self.action_names)}
-            pattern = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-            matches = re.findall(rf"(?<![\w-])(?:{pattern})(?!\w)", text.lower())
-            return space.start + names[matches[-1]] if matches else None
+            name = find_last(text, self.action_names)
+            return None if name is None else space.start + self.action_names.index(name)
         limits = _list_limits(space)
         numbers = [int(number) for number in _INTEGER.findall(text)][-len(limits) :]
         is_legal = len(numbers) == len(limits) and all(0 <= n < limit for n, limit in zip(numbers, limits, strict=True))

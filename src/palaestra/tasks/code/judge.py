@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import ast
 import math
-import threading
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from palaestra.core.errors import SandboxError
-from palaestra.core.records import Failure, FailureCause, Json
+from palaestra.core.records import Failure, FailureCause, Json, Score
 from palaestra.core.text import clean_text
 from palaestra.sandbox.base import MIB, Limits, SandboxCommand, SandboxResult, Status, make_sandbox
 from palaestra.sandbox.rpc import ISOLATED, Script, ScriptSession, SessionPool, last_error_line
@@ -98,6 +98,12 @@ class ProgramVerdict:
     def detail(self) -> str:
         return next((v.detail for v in self.verdicts if not v.passed), "")
 
+    def score(self, count: int = 0, **evidence: str) -> Score:
+        """The score: 1 if all tests passed, else 0. The evidence names the number of passed tests, of `count`."""
+        passed = f"{sum(verdict.passed for verdict in self.verdicts)} of {count or len(self.verdicts)}"
+        evidence = {"outcome": self.outcome.value, "passed": passed, "detail": self.detail, **evidence}
+        return Score(float(self.passed), evidence)
+
 
 class ProgramJudge:
     """Runs programs against their tests.
@@ -110,16 +116,14 @@ class ProgramJudge:
     """
 
     def __init__(self, sandbox: Sandbox | None = None, seconds: float = 10.0, *, trusted: bool = False) -> None:
-        self._sandbox, self.seconds, self.trusted = sandbox, seconds, trusted
-        self._starting = threading.Lock()
+        self.seconds, self.trusted = seconds, trusted
+        if sandbox is not None:
+            self.sandbox = sandbox
         self._graders = SessionPool(lambda: _GRADER.start(self.sandbox, _GRADER_LIMITS))
 
-    @property
+    @cached_property
     def sandbox(self) -> Sandbox:
-        with self._starting:
-            if self._sandbox is None:
-                self._sandbox = make_sandbox()
-        return self._sandbox
+        return make_sandbox()
 
     def judge(
         self, tests: Stdio | Functions, code: str, seconds: float = 0.0, memory: int = 0, reference: str = ""

@@ -297,7 +297,7 @@ class MATH(WorkedTask):
 
     def _load(self) -> dict[Split, list[_WorkedProblem]]:
         if self._items is None:
-            get_client().start()  # It takes a second or two, while the data and the model are loaded.
+            get_client().server.start()  # It takes a second or two, while the data and the model are loaded.
         return super()._load()
 
     def _item(self, row: Row, where: str) -> _WorkedProblem:

@@ -13,9 +13,9 @@ import ast
 import builtins
 import json
 import math
-import threading
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import TaskError, suggest
@@ -54,15 +54,14 @@ class ToolJudge:
     """
 
     def __init__(self, sandbox: Sandbox | None = None, seconds: float = 2.0) -> None:
-        self._sandbox, self._starting = sandbox, threading.Lock()
+        if sandbox is not None:
+            self.sandbox = sandbox
         self.limits = Limits.for_work(seconds, memory=256 * MIB, processes=16, output=MIB, disk=16 * MIB)
 
+    @cached_property
     def sandbox(self) -> Sandbox:
         """The sandbox, which is created on first use."""
-        with self._starting:
-            if self._sandbox is None:
-                self._sandbox = make_sandbox()
-        return self._sandbox
+        return make_sandbox()
 
     def run_program(self, code: str, offered: Sequence[str]) -> Record:
         """Run a program that calls tools and ends with `answer(value)`. A program of calls only is interpreted.
@@ -77,7 +76,7 @@ class ToolJudge:
     def run_in_sandbox(self, code: str, offered: Sequence[str]) -> Record:
         """Run any program in its own sandbox."""
         calls: list[ExecutedCall] = []
-        session = PROGRAM.start(self.sandbox(), self.limits)
+        session = PROGRAM.start(self.sandbox, self.limits)
         try:
             session.send({"code": code, "tools": list(offered)})
             last = self._serve(session, offered, calls)
