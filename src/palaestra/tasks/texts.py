@@ -28,6 +28,7 @@ _UNSPACED = "぀-ヿ㐀-鿿豈-﫿"
 _WORD = re.compile(rf"0x[0-9a-f]+\b|0o[0-7]+\b|0b[01]+\b|\d+(?:\.\d+)?|[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+|[^\w\s]|_")
 _THOUSANDS = re.compile(r"(?<=\d)[,'_\u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _TABLE = load_table(__file__, "words")
+_PATTERNS = {name: "|".join(alternatives) for name, alternatives in _TABLE["patterns"].items()}
 _SIGNS: dict[str, str] = _TABLE["signs"]
 _PUNCTUATION = frozenset(".,;:?\"'`“”‘’…_\\$#|~")
 _INVISIBLE = re.compile("[\u0300-\u036f\u20d0-\u20ff\ufe00-\ufe0f\U000e0100-\U000e01ef\u115f\u1160\u3164\uffa0]")
@@ -37,18 +38,9 @@ _LOOKALIKES = dict(zip(*_TABLE["lookalikes"], strict=True))
 _LATIN = re.compile(r"LATIN (SMALL |CAPITAL )?LETTER (?:\w+ )*?([A-Z])(?: WITH .*)?")
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\[nrt]")
 _FRACTION = re.compile(r"\\[dtc]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
-_LATEX = re.compile(
-    r"\\(?:times|cdot|ast|div|text\w*|math\w+|boxed|left|right|displaystyle|q?quad|operatorname|ldots|dots|le|ge|sqrt)"
-    r"(?![a-z])|\\[()\[\],;! %$&{}]"
-)
+_LATEX = re.compile(_PATTERNS["latex"])
 _LATEX_SIGNS: dict[str, str] = _TABLE["latex_signs"]
-_MARKUP = re.compile(
-    r"</?[a-zA-Z][^<>\n]{0,200}>"  # HTML
-    r"|^[ \t]*(?:[#>]+(?:[ \t]+|$)|[-*+•][ \t]+(?=[^\W\d_]|[\"'(\[`*_$]))+"  # Headings, quotes, comments, lists
-    r"|\*{2,3}"
-    r"|(?<=[^\W\d_])!|(?<=[^\W\d_]{2})-(?=[^\W\d_]{2})",
-    re.MULTILINE,
-)
+_MARKUP = re.compile(_PATTERNS["markup"], re.MULTILINE)
 
 
 def words(text: str) -> list[str]:
@@ -155,16 +147,8 @@ _CAPITAL = re.compile(r"\b[A-Z][^\W\d_]*")
 _ANSWER = re.compile(r"answer|####|boxed", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.?!])\s+|\n+")
 _LABEL = re.compile(r"\w+:\s+")
-_ITEM = re.compile(
-    r"\n+|(?<=\?)\s+"
-    r"|(?:(?<=[.?!;]\s)|^)(?:\(?\d{1,2}[.)]|\(?[a-h]\)|(?:Q|Question|Problem|Exercise|Task|Example)\s*\d*\s*[:.)])\s+",
-    re.IGNORECASE | re.MULTILINE,
-)
-_ASKING = re.compile(
-    r"\?\s*$|^\W*(?:exercise|question|problem|task)\b"
-    r"|\b(?:what|which|how many|how much|compute|calculate|find|solve|add|subtract|multiply|divide|sort|convert)\b",
-    re.IGNORECASE,
-)
+_ITEM = re.compile(_PATTERNS["item"], re.IGNORECASE | re.MULTILINE)
+_ASKING = re.compile(_PATTERNS["asking"], re.IGNORECASE)
 _MAX_ITEMS = 50
 """Questions of one message that are compared separately."""
 

@@ -12,16 +12,12 @@ from gymnasium import spaces
 
 from palaestra.core.errors import EnvError
 from palaestra.core.settings import short_repr
+from palaestra.core.tables import load_table
 from palaestra.envs.base import GymEnv, GymSpace, Options
 from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv, find_last
 from palaestra.envs.wrappers.slots import check_inside
 
-_ACTIONS: Mapping[str, tuple[str, ...]] = {
-    "FrozenLake": ("left", "down", "right", "up"),
-    "CliffWalking": ("up", "right", "down", "left"),
-    "Taxi": ("south", "north", "east", "west", "pickup", "dropoff"),
-    "Blackjack": ("stick", "hit"),
-}
+_ACTIONS: Mapping[str, Sequence[str]] = load_table(__file__, "actions")
 """Names of the actions of Gymnasium's text environments."""
 _MAX_LISTED = 20
 """Maximum number of actions that a message lists."""
@@ -161,7 +157,7 @@ def _find_names(env: GymEnv) -> tuple[str, ...]:
     assert isinstance(env.action_space, spaces.Discrete)
     name = env.spec.name if env.spec is not None else ""
     start = int(env.action_space.start)
-    return _ACTIONS.get(name) or tuple(str(start + k) for k in range(int(env.action_space.n)))
+    return tuple(_ACTIONS.get(name) or (str(start + k) for k in range(int(env.action_space.n))))
 
 
 def _check_space(space: GymSpace, what: str) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Failure, FailureCause, Json, Score
 from palaestra.core.text import clean_text
-from palaestra.sandbox.base import MIB, Limits, SandboxCommand, SandboxResult, Status, make_sandbox
+from palaestra.sandbox.base import MIB, Limits, SandboxCommand, SandboxResult, make_sandbox
 from palaestra.sandbox.rpc import ISOLATED, Script, ScriptSession, SessionPool, last_error_line
 from palaestra.tasks.code.comparison import first_difference, same_output
 from palaestra.tasks.code.extraction import parse_program
@@ -58,13 +58,6 @@ class CaseOutcome(StrEnum):
     RUNTIME_ERROR = "runtime_error"
     NO_CODE = "no_code"
     """The response contains no program that defines what was asked for."""
-
-
-_LIMIT_OUTCOMES = {
-    **dict.fromkeys((Status.WALL_TIME, Status.CPU_TIME), CaseOutcome.TIME),
-    Status.MEMORY: CaseOutcome.MEMORY,
-    Status.OUTPUT: CaseOutcome.OUTPUT,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +325,8 @@ def _select_keys(message: Json) -> Json:
 
 def _judge_end(result: SandboxResult) -> CaseVerdict:
     """The verdict on a program that ended too early."""
-    if result.status in _LIMIT_OUTCOMES:
-        return CaseVerdict(_LIMIT_OUTCOMES[result.status], result.status.value)
+    if overrun := result.status.overrun:
+        return CaseVerdict(CaseOutcome(overrun), result.status.value)
     return CaseVerdict(CaseOutcome.RUNTIME_ERROR, _clean(last_error_line(result)))
 
 

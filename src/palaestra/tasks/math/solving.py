@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -318,8 +318,6 @@ def _binary(match: re.Match[str]) -> Solution:
 
 
 _END = r"\s*[?.!]*"
-_SOLVERS = (
-    *(_choose, _sort, _convert, _divisor, _binary, _find_missing, _continue, _count_words, _change, _take_fraction),
-    *(_mean, _rectangle, _later),
-)
-_TEMPLATES = [(re.compile(pattern + _END), solve) for pattern, solve in read_wordings(__file__, "questions", _SOLVERS)]
+_TEMPLATES: Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], Solution | None]]] = [
+    (re.compile(pattern + _END), solve) for pattern, solve in read_wordings(__file__, "questions", globals())
+]

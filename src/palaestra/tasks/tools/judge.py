@@ -37,11 +37,6 @@ _MAX_RESULT = 32 * KIB
 """Maximum size of a tool's result as JSON."""
 _MAX_INTERPRETED = 4000
 """Maximum length of a program that is interpreted, so that no value is too large for a message."""
-_LIMIT_OUTCOMES = {
-    **dict.fromkeys((Status.WALL_TIME, Status.CPU_TIME), PlanOutcome.TIME),
-    Status.MEMORY: PlanOutcome.MEMORY,
-    Status.OUTPUT: PlanOutcome.OUTPUT,
-}
 MakeCall = Callable[[str, list[object], Json], ExecutedCall]
 
 
@@ -234,8 +229,8 @@ def _exit_record(session: ScriptSession, result: SandboxResult, calls: list[Exec
         return Record(tuple(calls), PlanOutcome.OUTPUT, "it sent a value that is too large")
     if session.garbled:
         return _error_record(calls, None)
-    if result.status in _LIMIT_OUTCOMES:
-        return Record(tuple(calls), _LIMIT_OUTCOMES[result.status], result.status.value)
+    if overrun := result.status.overrun:
+        return Record(tuple(calls), PlanOutcome(overrun), result.status.value)
     return _no_answer(calls) if result.status is Status.OK else _error_record(calls, last_error_line(result))
 
 
