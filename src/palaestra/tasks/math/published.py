@@ -28,7 +28,7 @@ from palaestra.tasks.math.equivalence.compare import NO_NUMBER, TIMEOUT, AnswerV
 from palaestra.tasks.math.equivalence.sympy_process import get_client
 from palaestra.tasks.math.extraction import ExtractedAnswer, extract_worked, find_boxed, numbers_in
 from palaestra.tasks.math.solving import solve_question
-from palaestra.tasks.sources import Row, Source, read_rows
+from palaestra.tasks.sources import Row, Source, get_text, read_rows
 
 INSTRUCTION = "Reason step by step, and put your final answer within \\boxed{}."
 _VALIDATION_SHARE = 15
@@ -188,14 +188,6 @@ class WorkedTask(TaskHooks, ABC):
         return self._items
 
 
-def _text_field(row: Row, name: str, where: str) -> str:
-    """The text in field `name` of a row."""
-    value = row.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise TaskError(f"{where}: expected a text in the field '{name}'; got {value!r:.60}")
-    return value
-
-
 def _messages(item: _WorkedProblem) -> tuple[Message, ...]:
     return (Message("user", f"{item.question.strip()}\n\n{INSTRUCTION}"),)
 
@@ -244,7 +236,7 @@ class GSM8K(WorkedTask):
     kinds, parts, slice = STEPS, OPERATIONS, "type"
 
     def _item(self, row: Row, where: str) -> _WorkedProblem:
-        question, answer = _text_field(row, "question", where), _text_field(row, "answer", where)
+        question, answer = get_text(row, "question", where), get_text(row, "answer", where)
         solution, mark, final = answer.rpartition("####")
         if not mark or not final.strip():
             raise TaskError(f"{where}: expected an answer that ends with '#### NUMBER'; got ...{answer[-40:]!r}")
@@ -301,10 +293,10 @@ class MATH(WorkedTask):
         return super()._load()
 
     def _item(self, row: Row, where: str) -> _WorkedProblem:
-        kind, level = _text_field(row, "type", where), _text_field(row, "level", where)
+        kind, level = get_text(row, "type", where), get_text(row, "level", where)
         if kind not in TYPES and kind not in TYPES.values():
             raise TaskError(f"{where}: expected 'type' to be one of {', '.join(TYPES)}; got {kind!r}")
-        problem, solution = _text_field(row, "problem", where), _text_field(row, "solution", where)
+        problem, solution = get_text(row, "problem", where), get_text(row, "solution", where)
         box = find_boxed(solution)
         if box is None:
             raise TaskError(f"{where}: expected a solution with its answer in \\boxed{{}}; got ...{solution[-40:]!r}")

@@ -56,15 +56,11 @@ def new_errors(before: Findings, after: Findings) -> list[Finding]:
     return new
 
 
+@lru_cache(_MAX_CACHED)  # An edit usually starts from the result of the previous one.
 def find_errors(source: str) -> Findings | None:
     """Return the errors of a Python source; `None` if it is too long or the parser gave up."""
-    if not source.strip() and len(source) <= _MAX_SOURCE:
-        return Findings()
-    return _ask_worker(source) if len(source) <= _MAX_SOURCE else None
-
-
-@lru_cache(_MAX_CACHED)  # An edit usually starts from the result of the previous one.
-def _ask_worker(source: str) -> Findings | None:
+    if len(source) > _MAX_SOURCE or not source.strip():
+        return Findings() if len(source) <= _MAX_SOURCE else None
     answer = get_worker().ask(lambda: source, _MAX_SECONDS)
     return answer and Findings(tuple(Finding(*error) for error in answer["errors"]), answer["broken"])
 
