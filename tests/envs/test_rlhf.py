@@ -140,17 +140,20 @@ def test_prompts_come_from_json_lines(nano: LoadedModel, tmp_path: Path) -> None
     file.write_text('{"prompt": "Say\\nred", "other": 1}\n\n{"prompt": "Say \u2028 blue"}\n', encoding="utf-8")
     env = RLHFVectorEnv(file, tokenizer=nano.tokenizer)
     assert env.items == ["Say\nred", "Say \u2028 blue"]
+    (table := tmp_path / "prompts.csv").write_text("prompt,other\nSay red,1\n", encoding="utf-8-sig")
+    assert RLHFVectorEnv(table, tokenizer=nano.tokenizer).items == ["Say red"]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", '{"prompt": "a"}\n\n{"prompt": "b"\n', "a.jsonl, line 3: expected JSON"),
-        ("a.jsonl", '\n{"text": "a"}\n', "a.jsonl, line 2: expected an object"),
-        ("a.jsonl", '"a"\n', "a text 'prompt'; got '\"a\"'"),
-        ("a.jsonl", '{"prompt": 5}\n', "a.jsonl, line 1: expected an object"),
-        ("a.jsonl", '{"prompt": " "}\n', "a.jsonl, line 1: expected an object"),
-        ("a.json", '[\n{"prompt": "a"}]', "a.json, line 1: expected JSON"),
+        ("a.jsonl", '{"prompt": "a"}\n\n{"prompt": "b"\n', "a.jsonl, row 3: expected a JSON object"),
+        ("a.jsonl", '\n{"text": "a"}\n', "a.jsonl, row 2: expected an object"),
+        ("a.jsonl", '"a"\n', "a.jsonl, row 1: expected an object"),
+        ("a.jsonl", '{"prompt": 5}\n', "a.jsonl, row 1: expected an object"),
+        ("a.jsonl", '{"prompt": " "}\n', "a.jsonl, row 1: expected an object"),
+        ("a.json", '[\n{"prompt": "a"}, 5]', "a.json, row 2: expected an object"),
+        ("a.csv", "text\na\n", "a.csv, line 2: expected an object with a text 'prompt'"),
         ("a.txt", " \n\n", "a.txt has no prompts"),
         ("a.jsonl", "", "a.jsonl has no prompts"),
         ("a.txt", None, "cannot read"),

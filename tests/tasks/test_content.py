@@ -13,7 +13,7 @@ SOURCE = "".join(file.read_text() for file in Path(palaestra.__file__).parent.rg
 
 def test_every_table_is_read() -> None:
     tables = {file.stem for file in FOLDER.glob("*.json")}
-    assert tables == {"code", "math", "mnms", "sessions", "snippets", "vision"}
+    assert tables == {"code", "math", "mnms", "sessions", "snippets"}
     for name in tables:
         assert read_content(name)
         assert f'read_content("{name}")' in SOURCE

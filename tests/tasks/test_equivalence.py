@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Failure, FailureCause
+from palaestra.sandbox import line_process
+from palaestra.sandbox.line_process import read_line
 from palaestra.tasks.math.equivalence import sympy_process as module
 from palaestra.tasks.math.equivalence.compare import (
     AnswerVerdict,
     compare_answers,
     compare_numbers,
 )
-from palaestra.tasks.math.equivalence.sympy_process import Answer, SympyClient, get_client, read_line
+from palaestra.tasks.math.equivalence.sympy_process import Answer, SympyClient, get_client
 
 pytest.importorskip("math_verify", reason="the table needs palaestra[math]")
 
@@ -158,7 +160,7 @@ def test_comparisons_from_many_threads_are_all_right() -> None:
 
 
 def _in_child(queue) -> None:  # type: ignore[no-untyped-def]
-    queue.put((is_equal(r"\sqrt{8}", r"2\sqrt{2}"), get_client()._server.pid))  # type: ignore[union-attr]
+    queue.put((is_equal(r"\sqrt{8}", r"2\sqrt{2}"), get_client().server.process.pid))  # type: ignore[union-attr]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -169,7 +171,7 @@ def test_a_forked_process_has_its_own_client() -> None:
     child.start()
     right, pid = queue.get(timeout=60)
     child.join()
-    server = get_client()._server
+    server = get_client().server.process
     assert child.exitcode == 0
     assert right
     assert server is not None
@@ -182,23 +184,23 @@ def test_a_killed_or_interrupted_server_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = SympyClient()
-    client.start()
-    assert client._server is not None
-    killed = client._server
+    client.server.start()
+    assert client.server.process is not None
+    killed = client.server.process
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
     assert client.compare(r"\sqrt{8}", r"2\sqrt{2}", 20).outcome == "equal"
-    interrupted = client._server
+    interrupted = client.server.process
 
-    def interrupt(descriptor: int, patience: float) -> None:
+    def interrupt(descriptor: int, seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "read_line", interrupt)
+    monkeypatch.setattr(line_process, "read_line", interrupt)
     with pytest.raises(KeyboardInterrupt):
         client.compare(r"\sqrt{8}", r"2\sqrt{2}", 20)
     # The reply that is still on its way must not answer the next question.
-    assert client._server is None
-    client.close()
+    assert client.server.process is None
+    client.server.close()
     for server in (killed, interrupted):
         assert server is not None
         _wait_until_ended(server.pid)
@@ -220,7 +222,7 @@ def test_crashes_of_the_worker(
     assert isinstance(compare_answers(r"\sqrt{2}", r"\bomb x"), Failure)
 
 
-@pytest.mark.parametrize("line", [b"not json", b'{"result": "equal"}', b'"\xff"', b"[]", b""])
+@pytest.mark.parametrize("line", [b"not json", b'{"result": ', b'"\xff"', b""])
 def test_invalid_replies_are_discarded(line: bytes) -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, line + b"\n")
@@ -233,7 +235,7 @@ def test_numbers_need_no_math_verify(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    monkeypatch.setattr(module, "_SHARED", {})
+    get_client.cache_clear()
     assert is_equal(r"(\frac12, 3)", "(0.5, 3)")
     with pytest.raises(MissingExtraError, match=r"palaestra\[math\]"):
         compare_answers(r"\sqrt{8}", r"2\sqrt{2}")

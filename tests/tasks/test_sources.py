@@ -143,7 +143,7 @@ def test_errors_of_files_are_one_line(tmp_path: Path, name: str, content: bytes,
 
 
 def test_unknown_file_types_and_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TaskError, match=r"\.jsonl, \.jsonl\.gz, \.json, \.parquet"):
+    with pytest.raises(TaskError, match=r"\.jsonl, \.jsonl\.gz, \.ndjson, \.json, \.parquet"):
         file_rows(tmp_path / "rows.txt")
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
     (tmp_path / "state.json").write_text("{}")

@@ -31,47 +31,16 @@ def register_env(
         PREFIXES[prefix] = name
 
 
-register_env(
-    "palaestra/Lesson-v0",
-    "palaestra.envs.lesson.env:LessonEnv",
-    "lesson scale: an action is a set of training examples, the reward is the student's gain; in vectors the parts of a lesson",
-    vector="palaestra.envs.lesson.flat:FlatLessonVectorEnv",
-)
-register_env(
-    "palaestra/RLHF-v0",
-    "palaestra.envs.token.rlhf:RLHFEnv",
-    "token scale: write a response, rewarded by a reward model",
-    alias="RLHFEnv-v0",  # Gymformer's id
-)
-register_env(
-    "palaestra/CoT-v0",
-    "palaestra.envs.token.cot:CoTEnv",
-    "token scale: reason and answer the problems of a task, rewarded by its scorer",
-    alias="CoTEnv-v0",  # Gymformer's id
-)
-register_env(
-    "palaestra/Prompts-v0",
-    "palaestra.envs.token.data:PromptsEnv",
-    "token scale: answer the prompts of your own data, rewarded by your own functions",
-)
-register_env(
-    "palaestra/Task-v0",
-    "palaestra.envs.turn.tasks:TaskEnv",
-    "turn scale: answer the problems of a task, with several attempts at each",
-)
-register_env(
-    "palaestra/Guess-v0",
-    "palaestra.envs.turn.games:GuessEnv",
-    "turn scale: guess a number; each reply says higher or lower",
-)
-register_env(
-    "palaestra/Calculator-v0",
-    "palaestra.envs.turn.games:CalculatorEnv",
-    "turn scale: solve a problem with a calculator",
-)
-register_env(
-    "palaestra/Text-v0",
-    "palaestra.envs.turn.text:TextEnv",
-    "turn scale: a Gymnasium environment with text or discrete spaces, also as text:ID",
-    prefix="text",
-)
+for _name, _target, _description, _options in (
+    ("Lesson", "lesson.env:LessonEnv", "lesson scale: an action is a set of training examples, the reward is the student's gain; in vectors the parts of a lesson",
+     {"vector": f"{__name__}.lesson.flat:FlatLessonVectorEnv"}),
+    ("RLHF", "token.rlhf:RLHFEnv", "token scale: write a response, rewarded by a reward model", {"alias": "RLHFEnv-v0"}),
+    ("CoT", "token.cot:CoTEnv", "token scale: reason and answer the problems of a task, rewarded by its scorer", {"alias": "CoTEnv-v0"}),
+    ("Prompts", "token.data:PromptsEnv", "token scale: answer the prompts of your own data, rewarded by your own functions", {}),
+    ("Task", "turn.tasks:TaskEnv", "turn scale: answer the problems of a task, with several attempts at each", {}),
+    ("Guess", "turn.games:GuessEnv", "turn scale: guess a number; each reply says higher or lower", {}),
+    ("Calculator", "turn.games:CalculatorEnv", "turn scale: solve a problem with a calculator", {}),
+    ("Text", "turn.text:TextEnv", "turn scale: a Gymnasium environment with text or discrete spaces, also as text:ID", {"prefix": "text"}),
+):  # fmt: skip
+    # The aliases are Gymformer's ids.
+    register_env(f"palaestra/{_name}-v0", f"{__name__}.{_target}", _description, **_options)

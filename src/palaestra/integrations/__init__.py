@@ -25,35 +25,21 @@ _ENVS = (
 """Environments by their name: the class below this package, and a description. The prefix is the name in lower case."""
 for _name, _target, _description in _ENVS:
     register_env(f"palaestra/{_name}-v0", f"{__name__}.{_target}", f"turn scale: {_description}", prefix=_name.lower())
-declare_entry(
-    "palaestra.tasks",
-    "reasoning_gym",
-    "palaestra.integrations.reasoning_gym:make_source",
-    "procedural data sets of reasoning-gym, one or several joined by +: skills, with curriculum levels as subskills",
-    is_prefix=True,
-)
-declare_entry(
-    "palaestra.tasks",
-    "inspect",
-    "palaestra.integrations.inspect_ai.source:make_source",
-    "tasks of Inspect AI whose solver calls the model once: package/task, file.py or file.py@task",
-    is_prefix=True,
-)
-declare_entry("palaestra.task_formats", "task.toml", "palaestra.integrations.harbor:load_harbor", "a task of Harbor")
-declare_entry(
-    "palaestra.task_formats",
-    "program.md",
-    "palaestra.integrations.autoresearch:load_autoresearch",
-    "a folder of autoresearch: prepare.py, train.py, program.md",
-)
-declare_entry("palaestra.task_checkouts", "mlgym", "palaestra.integrations.mlgym:load_mlgym", "the tasks of MLGym")
-declare_entry(
-    "palaestra.agent_files", "mlgym", "palaestra.integrations.mlgym.agent_file:agent_settings", "an agent of MLGym"
-)
-_FORMATS = {
-    "atif": ("harbor.atif:ATIF", "the Agent Trajectory Interchange Format of Harbor, version 1.7"),
-    "otel": ("otel:OTEL", "traces of OpenTelemetry's conventions for generative AI, as OTLP in JSON"),
-}
-"""Formats of trajectories by their name: the format below this package, and a description."""
-for _name, (_target, _description) in _FORMATS.items():
-    declare_entry("palaestra.trajectory_formats", _name, f"{__name__}.{_target}", _description)
+_TASKS = (
+    ("reasoning_gym", "reasoning_gym:make_source", "procedural data sets of reasoning-gym, one or several joined by +: skills, with curriculum levels as subskills"),
+    ("inspect", "inspect_ai.source:make_source", "tasks of Inspect AI whose solver calls the model once: package/task, file.py or file.py@task"),
+)  # fmt: skip
+"""Tasks by the prefix of their names."""
+for _name, _target, _description in _TASKS:
+    declare_entry("palaestra.tasks", _name, f"{__name__}.{_target}", _description, is_prefix=True)
+_ENTRIES = (
+    ("task_formats", "task.toml", "harbor:load_harbor", "a task of Harbor"),
+    ("task_formats", "program.md", "autoresearch:load_autoresearch", "a folder of autoresearch: prepare.py, train.py, program.md"),
+    ("task_checkouts", "mlgym", "mlgym:load_mlgym", "the tasks of MLGym"),
+    ("agent_files", "mlgym", "mlgym.agent_file:agent_settings", "an agent of MLGym"),
+    ("trajectory_formats", "atif", "harbor.atif:ATIF", "the Agent Trajectory Interchange Format of Harbor, version 1.7"),
+    ("trajectory_formats", "otel", "otel:OTEL", "traces of OpenTelemetry's conventions for generative AI, as OTLP in JSON"),
+)  # fmt: skip
+"""Other entries: the group, the name, the object below this package, and a description."""
+for _group, _name, _target, _description in _ENTRIES:
+    declare_entry(f"palaestra.{_group}", _name, f"{__name__}.{_target}", _description)

@@ -84,11 +84,8 @@ def _is_formula(answer: str) -> bool:
 
 
 _GRAMMARS: Mapping[str, Callable[[str], bool]] = {
-    "puzzle24": _is_arithmetic,
-    "countdown": _is_arithmetic,
-    "simple_integration": _is_formula,
-    "intermediate_integration": _is_formula,
-    "polynomial_multiplication": _is_formula,
+    **dict.fromkeys(("puzzle24", "countdown"), _is_arithmetic),
+    **dict.fromkeys(("simple_integration", "intermediate_integration", "polynomial_multiplication"), _is_formula),
 }
 """The answers that a scorer may give to sympy, by data set. Other answers are compared with the reference as texts."""
 _TRUSTED = frozenset({"bitwise_arithmetic", "number_sorting"})

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from palaestra.core.errors import EnvError, ModelError, TaskError
 from palaestra.core.records import Failure, Json, Message, ToolCall
+from palaestra.core.tables import load_table
 from palaestra.engines.openai_format import to_chat_messages
 from palaestra.envs.base import Options
 from palaestra.envs.turn.base import TurnStopReason
@@ -237,25 +238,7 @@ class TaskReward:
         return None if isinstance(outcome, Failure) else outcome.value
 
 
-_TOOL = "reply"
-"""The tool of an environment without tools of its own (see `make_environment_class`)."""
-_TO_PLAIN = (
-    "{%- set tools = none -%}"
-    "{%- set plain = namespace(messages=[]) -%}"
-    "{%- for message in messages -%}"
-    "{%- set text = namespace(value=message['content'] or '') -%}"
-    "{%- for call in message.get('tool_calls') or [] -%}"
-    "{%- if call['function']['name'] == '" + _TOOL + "' -%}"
-    "{%- set text.value = text.value + call['function']['arguments'].get('message', '') -%}"
-    "{%- else -%}"
-    "{%- set text.value = text.value + call['function']['name'] + ' ' + (call['function']['arguments'] | tojson) -%}"
-    "{%- endif -%}"
-    "{%- endfor -%}"
-    "{%- set role = 'user' if message['role'] == 'tool' else message['role'] -%}"
-    "{%- set plain.messages = plain.messages + [{'role': role, 'content': text.value}] -%}"
-    "{%- endfor -%}"
-    "{%- set messages = plain.messages -%}"
-)
+_TO_PLAIN: str = load_table(__file__, "jinja")["to_plain"]
 """Jinja that turns calls of `reply` into plain messages and tool messages into those of the user."""
 
 
@@ -284,7 +267,7 @@ def make_plain_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokeni
                 "close": tokenizer.eos_token,
                 "repeats": True,
                 "content": "text",
-                "transform": {"type": "function", "function": {"name": _TOOL, "arguments": {"message": "{content}"}}},
+                "transform": {"type": "function", "function": {"name": "reply", "arguments": {"message": "{content}"}}},
             }
         },
     }

@@ -12,28 +12,15 @@ from contextlib import AbstractContextManager, suppress
 from typing import IO
 
 from palaestra.core.errors import SandboxError
+from palaestra.core.tables import load_table
 from palaestra.sandbox.files import MAX_DEPTH, split_path
 from palaestra.sandbox.records import KIB, MIB, Files
 
 Stream = Callable[..., AbstractContextManager[IO[bytes]]]
 """Runs a command in a container and streams its output."""
 
-# Packs only the regular files among the given names: tar alone would include everything below a folder.
-PACK = r"""
-cd "$0" || exit
-for name; do
-  shift
-  if [ -f "./$name" ] && [ ! -h "./$name" ]; then set -- "$@" "$name"; fi
-done
-if [ $# -eq 0 ]; then echo nothing; exit; fi
-echo packed
-exec tar -cf - -- "$@" 2>/dev/null
-"""
-FIND = f"""
-cd "$0" && command -v find >/dev/null || exit
-echo listed
-exec find . -maxdepth {MAX_DEPTH + 1} -type f -print0 2>/dev/null
-"""
+_SCRIPTS: dict[str, str] = load_table(__file__, "scripts")
+PACK, FIND = _SCRIPTS["pack"], _SCRIPTS["find"].format(depth=MAX_DEPTH + 1)
 _MAX_LISTING = 32 * MIB
 """Maximum size of a listing in bytes."""
 BATCH = 64 * KIB

@@ -15,49 +15,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# The shell's own stdin, stdout and stderr are /dev/null, so neither `set -x` nor a trap writes into a command's output.
-# A command runs in a sourced script, because a trap can `return` from one: an interrupt ends the whole command and
-# leaves the shell intact.
-LOOP = r"""
-trap 'return 130' INT
-builtin printf 'hello %d\n' $$ >&60
-exec 0</dev/null 1>/dev/null 2>/dev/null 60>&-
-while IFS= builtin read -r -d '' -u 57 PALAESTRA; do
-  builtin source /dev/fd/56
-  PALAESTRA=$?
-  IFS= builtin read -r -d '' -u 57 PALAESTRA_WORD || builtin exit
-  builtin printf '\0%s\0' "$PALAESTRA_WORD" >&58
-  builtin printf '%s %d\n' "$PALAESTRA_WORD" "$PALAESTRA" >&59
-  builtin unset -v PALAESTRA PALAESTRA_WORD
-done
-"""
+from palaestra.core.tables import load_table
+
+_SCRIPTS: dict[str, str] = load_table(__file__, "scripts")
+LOOP, LOCAL_FILES, SUPERVISOR = (_SCRIPTS[name] for name in ("loop", "local_files", "supervisor"))
 STEP = b'builtin eval "$PALAESTRA" 0</dev/null 1>&58 2>&1 56<&- 57<&- 58>&- 59>&-\n'
-
-# Descriptors 56 to 60: the script for each command, the commands, their output, the status, and the start message.
-LOCAL_FILES = r"""
-step=$1 commands=$2 status=$3
-exec 56<&$step 57<&$commands 58>&1 59>&$status 60>&0 {step}<&- {commands}<&- {status}>&-
-unset -v step commands status
-set --
-"""
-
-# The first process of a sandbox, which no process inside can kill. Before it starts a new loop it can kill all others.
-# Outside a process namespace it must not, because these would be processes of the host.
-SUPERVISOR = r"""
-trap : INT QUIT TERM HUP
-echo >&0
-while read -r what; do
-  exec 2>/dev/null
-  if [[ $what == sweep ]]; then
-    if [[ $$ == 1 ]]; then kill -KILL -1; fi
-    echo swept >&0
-  else
-    "$1" --norc --noprofile -c "$2" bash "$3" "$4" "$5" 8<&- 9<&-
-    printf 'ended %d\n' $? >&0
-  fi
-done
-"""
-
 _STATUS = re.compile(rb"([0-9a-f]{32}) (?:([0-9]{1,3})|.*)", re.DOTALL)
 
 

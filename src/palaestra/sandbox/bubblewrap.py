@@ -21,6 +21,7 @@ from os import PathLike
 from pathlib import Path
 
 from palaestra.core.errors import SandboxError
+from palaestra.core.tables import load_table
 from palaestra.sandbox.base import Limits, Sandbox, SandboxCommand
 from palaestra.sandbox.cgroups import ControlGroup, create_group
 from palaestra.sandbox.files import DEVICES, find_special_files, prepare_devices, reset_times
@@ -55,12 +56,8 @@ _HIDE_MOUNTS = (
     "sh",
 )
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-_USERS = {
-    "passwd": f"root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:{HOME}:/bin/bash\n",
-    "group": "root:x:0:\nuser:x:1000:\n",
-    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
-}
+_TABLE = load_table(__file__, "bubblewrap")
+_USERS: dict[str, str] = _TABLE["users"]
 _tried: set[str] = set()
 """The bwrap executables that have run a program."""
 _INTERPRETER = ("bin", "lib", "lib64", "pyvenv.cfg")
@@ -71,13 +68,7 @@ _GUARDED = ("kcore", "kmsg")
 _SYSCTLS = ("kernel/ostype", "kernel/osrelease", "kernel/pid_max", "vm/overcommit_memory")
 """Kernel settings that stay visible if this process is root; all others are hidden."""
 
-_HINTS = {
-    "setting up uid map": "this system does not let users create namespaces; as root: sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-    "No permissions to create": "this system does not let users create namespaces; as root: sysctl kernel.unprivileged_userns_clone=1, or, in a container, start it with --security-opt seccomp=unconfined",
-    "Creating new namespace failed": "this system does not let users create namespaces; as root: sysctl user.max_user_namespaces=10000, or, in a container, start it with --security-opt seccomp=unconfined",
-    "mount proc": "a container hides parts of /proc; start it with --security-opt systempaths=unconfined, or --privileged",
-    "Unknown option": "bubblewrap is too old; 0.5 or later is needed",
-}  # fmt: skip
+_HINTS: dict[str, str] = _TABLE["hints"]
 
 
 class Bubblewrap(Sandbox):

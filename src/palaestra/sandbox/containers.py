@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import IO, ClassVar
 
 from palaestra.core.errors import SandboxError
+from palaestra.core.tables import load_table
 from palaestra.sandbox.archives import list_names, make_archive, read_archive
 from palaestra.sandbox.base import Sandbox
 from palaestra.sandbox.bash_protocol import LOOP, STEP, StatusLine
@@ -31,6 +32,7 @@ _FETCH = 900.0
 """Seconds for an engine to start a container, which may include the download of the image."""
 _CALL = 60.0
 """Seconds for any other command of an engine."""
+_OPTIONS: list[str] = load_table(__file__, "containers")
 _WORKSPACE, _HOME, _NOBODY = "/workspace", "/home/user", "65534:65534"
 # The first process: it cannot be killed from inside, and ends when the other end of its stdin is closed.
 _LIFELINE = "trap '' CHLD; echo ready; exec cat >/dev/null"
@@ -80,15 +82,14 @@ class Container(Sandbox):
         limits, workspace = command.limits, command.workspace
         mount = f"rw,exec,nosuid,nodev,mode=1777,size={limits.disk}"
         user = _NOBODY if workspace is None else f"{os.getuid()}:{os.getgid()}"
-        options = [
-            "--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", f"--user={user}",
-            "--ipc=private", "--hostname=sandbox", "--log-driver=none", "--stop-timeout=0",
-            f"--memory={limits.memory}", f"--memory-swap={limits.memory}", f"--pids-limit={limits.processes + 8}",
-            f"--ulimit=nofile={limits.open_files}", f"--ulimit=fsize={limits.file_size}", "--ulimit=core=0",
-            "--ulimit=msgqueue=0", f"--ulimit=sigpending={MAX_SIGNALS}", f"--ulimit=memlock={MAX_LOCKED}",
-            f"--tmpfs=/tmp:{mount}", f"--tmpfs={_HOME}:{mount}", f"--shm-size={limits.disk}", f"--workdir={self.place}",
-            f"--env=HOME={_HOME}", "--env=LANG=C.UTF-8", "--env=TERM=dumb",
-        ]  # fmt: skip
+        values = {
+            "mount": mount,
+            "user": user,
+            "limits": limits,
+            "processes": limits.processes + 8,
+            "place": self.place,
+        }
+        options = [option.format(**values, home=_HOME, signals=MAX_SIGNALS, locked=MAX_LOCKED) for option in _OPTIONS]
         options += [f"--tmpfs={path}:{mount}" for path in self.private]
         options += [f"--env={name}={value}" for name, value in command.env.items()]
         for inside, outside in {**self.read_only, **command.read_only}.items():

@@ -43,6 +43,12 @@ class Status(Enum):
         """Whether the program exceeded a limit."""
         return self not in (Status.OK, Status.EXIT, Status.SIGNAL)
 
+    @property
+    def overrun(self) -> str:
+        """What a program had too much of, as judges of answers name it: `time`, `memory` or `output`; else empty."""
+        name = self.value.removeprefix("wall_").removeprefix("cpu_")
+        return name if name in ("time", "memory", "output") else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

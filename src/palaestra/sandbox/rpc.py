@@ -236,7 +236,7 @@ class SessionPool:
         weakref.finalize(self, _close_all, self._idle)
 
     def acquire(self) -> tuple[ScriptSession, bool]:
-        """Return a session, and whether it is new. Pass it to `release` or `discard` afterwards."""
+        """Return a session, and whether it is new. Pass it to `release`, or disconnect it, afterwards."""
         with self._lock:
             while self._idle:
                 session, start, uses = self._idle.pop()
@@ -253,17 +253,6 @@ class SessionPool:
         """Make a session available to others."""
         with self._lock:
             self._idle.append((session, *self._used.pop(id(session))))
-
-    def discard(self, session: ScriptSession) -> SandboxResult:
-        """Close a session; raises as `ScriptSession.wait` does."""
-        with self._lock:
-            self._used.pop(id(session), None)
-        return session.close()
-
-    def close(self) -> None:
-        """Close the idle sessions. The pool can be used again."""
-        with self._lock:
-            _close_all(self._idle)
 
 
 def _close_all(idle: list[tuple[ScriptSession, float, int]]) -> None:

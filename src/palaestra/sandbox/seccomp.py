@@ -14,7 +14,7 @@ so these come first.
 - Access to other processes: `ptrace`, `process_vm_readv` and similar calls.
 - Access to the machine: `sync`, `adjtimex`, `ioprio_set`, file handles, mount tables.
 
-`CONDITIONS` has the calls that are allowed with certain arguments only.
+`CONDITIONS` has the calls that are allowed with certain arguments only (`conditions.yaml`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 import platform
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ def _load(argument: int, mask: int | None = None) -> list[Instruction]:
     return load if mask is None else [*load, (_AND, 0, 0, mask)]
 
 
-def _refuse(argument: int, values: Sequence[int], error: int = errno.EPERM) -> list[Instruction]:
+def _refuse(error: int, argument: int, values: Sequence[int]) -> list[Instruction]:
     """Refuse a call if an argument has one of these values."""
     checks = _load(argument)
     for value in values:
@@ -65,15 +65,13 @@ def _refuse(argument: int, values: Sequence[int], error: int = errno.EPERM) -> l
     return checks
 
 
-def _require(
-    argument: int, values: Sequence[int], error: int = errno.EPERM, mask: int | None = None
-) -> list[Instruction]:
+def _require(error: int, argument: int, values: Sequence[int], mask: int | None = None) -> list[Instruction]:
     """Refuse a call unless an argument, or its bits below the mask, has one of these values."""
     matches = [(_EQUAL, len(values) - at, 0, value) for at, value in enumerate(values)]
     return [*_load(argument, mask), *matches, _return_error(error)]
 
 
-def _refuse_bits(*masks: tuple[int, int], error: int = errno.EPERM) -> list[Instruction]:
+def _refuse_bits(error: int, *masks: tuple[int, int]) -> list[Instruction]:
     """Refuse a call if every (argument, mask) has a bit in common."""
     checks: list[Instruction] = []
     for left, (argument, mask) in zip(range(len(masks) - 1, -1, -1), masks, strict=True):
@@ -81,54 +79,30 @@ def _refuse_bits(*masks: tuple[int, int], error: int = errno.EPERM) -> list[Inst
     return [*checks, _return_error(error)]
 
 
-_NEW_NAMESPACES, _NEW_MOUNTS = 0x7E020000, 0x00020000
-_SET_ID, _CREATE_OR_TEMPORARY = 0o6000, 0o100 | 0o20000000  # O_CREAT, and the bit of O_TMPFILE
-_KIND, _KINDS = 0o170000, (0, 0o010000, 0o100000, 0o140000)  # regular files, FIFOs, sockets; no devices
-_HUGE_PAGES = 0x40000  # from a pool of the whole machine
-_FAMILIES, _PROTOCOLS = (1, 2, 10, 16), (0, 6, 17)  # unix, IPv4, IPv6, netlink; default, TCP, UDP
-_SOCKET_LEVEL, _FILTERS = 1, (26, 50, 51, 52)  # socket filters count against a limit of the whole machine
-# Terminals and sockets. Other requests reach file systems; for example, encryption keys count against the user.
-_IOCTL_KIND, _IOCTL_KINDS = 0xFF00, (0x5400, 0x8900)
-_TERMINAL = (0x5412, 0x541C, 0x541D, 0x5423)  # TIOCSTI and TIOCLINUX inject input; TIOCCONS; TIOCSETD loads modules
-# Duplicates, flags, locks, owners of signals, the size of pipes, seals. The other commands show who opens a file, leave a
-# mark on it (F_SET_RW_HINT), or use up the memory for the user's pipes (F_SETPIPE_SZ).
-_FCNTL = (*range(12), 15, 16, 36, 37, 38, 1025, 1027, 1028, 1030, 1032, 1033, 1034)
-_LOCKS = (6, 7, 37, 38)  # F_SETLK and F_SETLKW, of a process and of an open file
-# Without advice that drops pages from the cache or merges them with those of other processes.
-_ADVICE = (0, 1, 2, 3, 4, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18, 19, 22, 23, 102, 103)
-_DROP_CACHE = 4  # POSIX_FADV_DONTNEED
-_PERSONALITIES = (0, 0xFFFFFFFF)  # the default of Linux; a query
-_PROCESS_CONTROL = (22, 62, 67)  # seccomp filters; core scheduling; merging of equal pages
+def _refuse_pair(error: int, first: int, second: int) -> list[Instruction]:
+    """Refuse a call if its arguments 1 and 2 have these values."""
+    return [*_load(1), (_EQUAL, 0, 3, first), *_load(2), (_EQUAL, 0, 1, second), _return_error(error)]
 
-CONDITIONS: dict[str, list[Instruction]] = {
-    "clone": _refuse_bits((0, _NEW_NAMESPACES)),
-    # Set-user-ID files could be left behind in a workspace of the host.
-    "chmod": _refuse_bits((1, _SET_ID)),
-    "fchmod": _refuse_bits((1, _SET_ID)),
-    "fchmodat": _refuse_bits((2, _SET_ID)),
-    "fchmodat2": _refuse_bits((2, _SET_ID)),
-    "open": _refuse_bits((1, _CREATE_OR_TEMPORARY), (2, _SET_ID)),
-    "openat": _refuse_bits((2, _CREATE_OR_TEMPORARY), (3, _SET_ID)),
-    "creat": _refuse_bits((1, _SET_ID)),
-    "mknod": [*_refuse_bits((1, _SET_ID)), *_require(1, _KINDS, mask=_KIND)],
-    "mknodat": [*_refuse_bits((2, _SET_ID)), *_require(2, _KINDS, mask=_KIND)],
-    "mmap": _refuse_bits((3, _HUGE_PAGES), error=errno.ENOMEM),
-    "madvise": _require(2, _ADVICE, errno.EINVAL),
-    "fadvise64": _refuse(3, (_DROP_CACHE,), 0),
-    # Their flags show whether a file is in the page cache, or bypass the cache.
-    "preadv2": _require(5, (0,), errno.EOPNOTSUPP),
-    "pwritev2": _require(5, (0,), errno.EOPNOTSUPP),
-    "socket": [*_require(0, _FAMILIES, errno.EAFNOSUPPORT), *_require(2, _PROTOCOLS, errno.EPROTONOSUPPORT)],
-    "socketpair": _require(0, _FAMILIES[:1], errno.EAFNOSUPPORT),
-    "ioctl": [*_require(1, _IOCTL_KINDS, errno.ENOTTY, _IOCTL_KIND), *_refuse(1, _TERMINAL)],
-    "fcntl": _require(1, _FCNTL),
-    "prctl": _refuse(0, _PROCESS_CONTROL),
-    "personality": _require(0, _PERSONALITIES),
+
+def _skip(error: int) -> list[Instruction]:
+    """Do not make the call, whatever its arguments."""
+    return [_return_error(error)]
+
+
+_CHECKS: dict[str, Callable[..., list[Instruction]]] = {
+    check.__name__.removeprefix("_"): check for check in (_refuse, _require, _refuse_bits, _refuse_pair, _skip)
 }
-for _option in _FILTERS:
-    CONDITIONS.setdefault("setsockopt", []).extend(
-        [*_load(1), (_EQUAL, 0, 3, _SOCKET_LEVEL), *_load(2), (_EQUAL, 0, 1, _option), _return_error(errno.EPERM)]
-    )
+
+
+def _read_conditions(group: str) -> dict[str, list[Instruction]]:
+    """The checks of a group of `conditions.yaml`, by system call."""
+    return {
+        name: [step for kind, error, *given in rows for step in _CHECKS[kind](getattr(errno, error, 0), *given)]
+        for name, rows in load_table(__file__, "conditions")[group].items()
+    }
+
+
+CONDITIONS = _read_conditions("allowed")
 
 
 @cache
@@ -150,10 +124,9 @@ def seccomp_filter(machine: str | None = None, locks: bool = True, mounts: bool 
 def _program(machine: _Machine, locks: bool, mounts: bool) -> Iterator[Instruction]:
     conditions = dict(CONDITIONS)
     if mounts:
-        conditions |= {"chroot": [], "unshare": _require(0, (_NEW_MOUNTS,))}
+        conditions |= _read_conditions("mounts")
     if not locks:
-        conditions["fcntl"] = [*_refuse(1, _LOCKS, 0), *conditions["fcntl"]]
-        conditions["flock"] = [_return_error(0)]
+        conditions |= {name: [*steps, *conditions.get(name, ())] for name, steps in _read_conditions("locks").items()}
     yield _LOAD, 0, 0, _ARCHITECTURE
     yield _EQUAL, 1, 0, machine.audit
     yield _return_error(errno.ENOSYS)  # 32-bit programs have other numbers

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import NamedTuple, Self
 
 from palaestra.core.errors import SandboxError
+from palaestra.core.tables import load_table
 from palaestra.sandbox.bash_protocol import StatusLine
 from palaestra.sandbox.records import KIB, Files, Limits, SandboxCommand, SandboxResult, ShellResult, Status
 
@@ -38,14 +39,7 @@ BURST = 64
 _MAX_LISTED = 10_000
 """Maximum number of files that `Shell.list_files` returns by default."""
 
-_LIMIT_NOTES = {
-    Status.WALL_TIME: "the command ran out of time",
-    Status.CPU_TIME: "the command used too much CPU time",
-    Status.MEMORY: "more memory than allowed",
-    Status.PROCESSES: "more processes than allowed",
-    Status.DISK: "more files than allowed",
-    Status.OUTPUT: "far more output than is kept",
-}
+_LIMIT_NOTES: dict[str, str] = load_table(__file__, "limits")
 _NEW_SHELL = "a new shell was started in the same workspace; variables, functions and the current folder are lost"
 _STOPPED = "the command stopped the shell"
 _BROKEN = "the command broke the shell: it wrote to the descriptor for exit codes"
@@ -262,7 +256,7 @@ class Shell:
             if reply.code is None:
                 note = _BROKEN if reply.broken else _STOPPED
                 if limit:
-                    note = f"ended after {time.monotonic() - start:.1f} s: {_LIMIT_NOTES[limit]}"
+                    note = f"ended after {time.monotonic() - start:.1f} s: {_LIMIT_NOTES[limit.value]}"
                 reply = self._recover(host, before, word, output, limit in (None, Status.PROCESSES))
                 code = _TIMED_OUT if limit else reply.code
             elif reply.shell_ended:
@@ -273,7 +267,7 @@ class Shell:
                 self._silent = 0
             if limit is None and host.was_killed():
                 limit = Status.MEMORY
-                note = "; ".join(filter(None, (f"a process was ended: {_LIMIT_NOTES[limit]}", note)))
+                note = "; ".join(filter(None, (f"a process was ended: {_LIMIT_NOTES[limit.value]}", note)))
             assert code is not None
             if reply.shell_ended:
                 note += f"; {_NEW_SHELL}" + ("; the background processes were ended" if reply.swept else "")
@@ -419,7 +413,7 @@ class Shell:
         raise SandboxError("what runs in the shell could not be ended, so its sandbox was, with the workspace")
 
     def _end_background(self, host: ShellHost, limit: Status) -> None:
-        self._news += f"[the background processes were ended: {_LIMIT_NOTES[limit]}]\n".encode()
+        self._news += f"[the background processes were ended: {_LIMIT_NOTES[limit.value]}]\n".encode()
         if limit is Status.PROCESSES or end_all(host, set(), time.monotonic() + GRACE):
             lost = Output(0, b"")
             self._end_shell(host, lost)

@@ -23,6 +23,7 @@ from palaestra.core.records import Attempt, Completion, Example, Failure, Messag
 from palaestra.core.registry import Registry, check_signature, describe_location
 from palaestra.core.settings import check_options, short_repr
 from palaestra.core.statistics import Mean
+from palaestra.core.tables import load_table
 from palaestra.tasks.sources import is_data
 
 EVERY = 0
@@ -31,24 +32,7 @@ _DEFAULT_MAX_TOKENS = 512
 """Maximum length of an answer, for tasks that do not set their own."""
 T = TypeVar("T")
 TASKS = Registry("task", "palaestra.tasks")
-_TASKS = {
-    "math-skills": ("math.task:MathSkills", "procedural mathematics: 18 skills from sums to common divisors"),
-    "gsm8k": ("math.published:GSM8K", "grade-school word problems, sliced by number of steps; hub or folder"),
-    "math": ("math.published:MATH", "competition mathematics, sliced by type and level; hub or folder"),
-    "code-skills": ("code.task:CodeSkills", "procedural programming: functions and programs, run against tests"),
-    "humaneval": ("code.published:HumanEval", "HumanEval: 164 functions to complete; hub or folder"),
-    "mbpp": ("code.published:MBPP", "MBPP: short functions, the sanitised part; hub or folder"),
-    "code-contests": ("code.published:CodeContests", "CodeContests: programs that read and print; hub or folder"),
-    "livecodebench": ("code.published:LiveCodeBench", "LiveCodeBench: programs, in parts by date; hub or folder"),
-    "vision-skills": ("vision.task:VisionSkills", "procedural pictures of shapes and charts: 18 skills"),
-    "tools-skills": ("tools.task:ToolsSkills", "procedural tool use: 12 skills, plans of calls to 55 typed tools"),
-    "mnms": ("tools.mnms.task:Mnms", "m&m's: plans of calls to 33 tools, as JSON or as code; hub or folder"),
-    "gqa": ("vision.sets:GQA", "GQA: questions about photographs; hub or folder"),
-    "naturalbench": ("vision.sets:NaturalBench", "NaturalBench: pairs of questions and images; hub or folder"),
-    "easy-vqa": ("vision.sets:EasyVQA", "easy-VQA: one shape per picture; folder or hub"),
-    "nlvr": ("vision.sets:NLVR", "NLVR: is a sentence true of three boxes? folder or hub"),
-}
-for _name, (_target, _description) in _TASKS.items():
+for _name, (_target, _description) in load_table(__file__, "tasks").items():
     TASKS.register(_name, f"palaestra.tasks.{_target}", _description)
 TASKS.register_matching(
     is_data,
@@ -255,14 +239,16 @@ def take(problems: Sequence[T], per_skill: int, task: Task, split: Split, skill:
     return problems if per_skill == EVERY else problems[:per_skill]
 
 
-def check_skills(task: Task, names: Sequence[str]) -> None:
-    """Raise for the first of `names` that is not a skill of `task`, or is given twice."""
+def check_skills(task: Task, names: Sequence[str], subskill: str = "") -> None:
+    """Raise for the first of `names` that is not a skill of `task`, or is given twice; and for a `subskill` that one lacks."""
     known = task.skills()
     for name in names:
         if names.count(name) > 1:
             raise TaskError(f"skill '{name}' is given twice; give each skill once")
         if name not in known:
             raise UnknownNameError(f"skill of task {task.name}", name, known)
+        if subskill and subskill not in known[name]:
+            raise UnknownNameError(f"subskill of {name}", subskill, known[name])
 
 
 def check_choice(task: str, option: str, value: object, choices: Sequence[object]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from palaestra.core.errors import TaskError, TooFewProblemsError, UnknownNameError
+from palaestra.core.errors import TaskError, TooFewProblemsError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import TaskHooks, check_skills
@@ -117,10 +117,8 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
         ]  # After all drafts are drawn, because rendering images is slow.
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
-        check_skills(self, [skill])
+        check_skills(self, [skill], subskill)
         parts = self.family[skill]
-        if subskill and subskill not in parts:
-            raise UnknownNameError(f"subskill of {skill}", subskill, parts)
         names = [subskill] if subskill else list(parts)
         # Lessons may repeat a problem, because small skills have few problems.
         examples: list[Example] = []

@@ -10,27 +10,19 @@ from fractions import Fraction
 from functools import partial
 from urllib.parse import unquote
 
-_SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-)
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_DIGIT_WORDS = _SMALL.split()[:10]
-NUMBER_WORDS = {word: value for value, word in enumerate(_SMALL.split())}
-NUMBER_WORDS |= {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
-NUMBER_WORDS |= {
-    tens + ones: NUMBER_WORDS[tens] + NUMBER_WORDS[ones] for tens in _TENS.split() for ones in _DIGIT_WORDS[1:]
-}
-SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+from palaestra.core.tables import load_table
+
+_TABLE = load_table(__file__, "words")
+_SMALL, _TENS = _TABLE["numbers"].split(), _TABLE["tens"].split()
+_DIGIT_WORDS: list[str] = _SMALL[:10]
+NUMBER_WORDS: dict[str, int] = {word: value for value, word in enumerate(_SMALL)}
+NUMBER_WORDS |= {word: 10 * value for value, word in enumerate(_TENS, start=2)}
+NUMBER_WORDS |= {tens + ones: NUMBER_WORDS[tens] + NUMBER_WORDS[ones] for tens in _TENS for ones in _DIGIT_WORDS[1:]}
+SCALES: dict[str, int] = _TABLE["scales"]
 _NUMERALS = frozenset((*NUMBER_WORDS, *SCALES))
 HAS_NUMBER = re.compile(rf"\d|[^\x00-\x7f]|\b(?:{'|'.join(NUMBER_WORDS)}|{'|'.join(SCALES)})\b", re.IGNORECASE)
 """Matches texts that may contain a number."""
-IMPLIED = {
-    "one": (1,), "single": (1,), "once": (1,), "half": (1, 2), "halves": (2,), "third": (1, 3), "thirds": (3,),
-    "quarter": (1, 4), "quarters": (4,), "fourth": (1, 4), "fifth": (1, 5), "tenth": (1, 10), "double": (2,),
-    "twice": (2,), "pair": (2,), "couple": (2,), "both": (2,), "triple": (3,), "thrice": (3,), "dozen": (12,),
-    "week": (7,), "weekly": (7,), "percent": (100,), "hour": (60,), "day": (24,), "year": (12, 365),
-}  # fmt: skip
+IMPLIED: dict[str, list[int]] = _TABLE["implied"]
 """Words that may stand for numbers. A text with such a word may contain these numbers, and need not."""
 _RADIX = re.compile(r"0x[0-9a-f]+|0o[0-7]+|0b[01]+")
 _MAX_TEXT = 20_000
@@ -41,7 +33,7 @@ _DIGIT = rf"\d|\b(?:{'|'.join(_DIGIT_WORDS)})\b"
 _SPACED_DIGITS = re.compile(rf"(?:{_DIGIT})(?:[\s_]+(?:{_DIGIT}))+", re.IGNORECASE)
 _ROMAN = re.compile(r"\b[IVXLCDM]+\b|\b[ivxlcdm]{2,}\b")
 _ROMAN_NUMERAL = re.compile(r"M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})")
-_ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+_ROMAN_VALUES: dict[str, int] = _TABLE["roman"]
 _BASE64 = re.compile(r"(?<![\w+/=-])[\w+/-]{8,}={0,2}(?![\w+/=-])", re.ASCII)
 _HEX = re.compile(r"(?:\b|0x|\\x)[0-9a-f]{2}(?:(?:[\s:,]|\\x|0x)*[0-9a-f]{2}){5,}\b", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+")

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Message, Split, Values
 from palaestra.core.settings import short_repr
+from palaestra.core.tables import load_table
 from palaestra.engines.openai_format import parse_message
 from palaestra.tasks.math.extraction import Evidence, extract_worked
 from palaestra.tasks.scorers import LETTERS, read_tests
 from palaestra.tasks.sources import Row
 
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "question": ("question", "prompt", "problem", "instruction", "query", "input"),
-    "answer": ("answer", "completion", "target", "output", "chosen", "response", "reference", "ground_truth", "solution", "label"),
-    "messages": ("messages", "conversation", "conversations"),
-    "image": ("image", "images"),
-    "tests": ("tests", "test", "test_list", "test_cases"),
-    "choices": ("choices", "options"),
-    "skill": ("skill", "category", "subject", "topic"),
-    "subskill": ("subskill", "level", "difficulty"),
-    "split": ("split",),
-}  # fmt: skip
+_TABLE = load_table(__file__, "columns")
+COLUMNS: Mapping[str, Sequence[str]] = _TABLE["columns"]
 """The usual names of each kind of column, the most specific first."""
-SPLITS = {
-    "train": Split.TRAIN, "training": Split.TRAIN, "validation": Split.VALIDATION, "valid": Split.VALIDATION,
-    "val": Split.VALIDATION, "dev": Split.VALIDATION, "test": Split.TEST, "eval": Split.TEST,
-}  # fmt: skip
+SPLITS = {name: Split(split) for name, split in _TABLE["splits"].items()}
 _ONE_SKILL = "questions"
 _PLACE = re.compile(r"\{(\w+)\}")
 

@@ -173,11 +173,7 @@ class CodeScorer(TaskScorer):
         if not code:
             return Score(0.0, {"outcome": "no_code"})
         verdict = self._judge.judge(tests, code, reference=problem.reference)
-        if isinstance(verdict, Failure):
-            return verdict
-        passed = f"{sum(case.passed for case in verdict.verdicts)} of {len(verdict.verdicts)}"
-        evidence = {"outcome": verdict.outcome.value, "passed": passed, "detail": verdict.detail}
-        return Score(float(verdict.passed), evidence)
+        return verdict if isinstance(verdict, Failure) else verdict.score()
 
 
 def read_tests(tests: object, solution: str = "", wanted: str = "") -> Functions | Stdio:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import datasets
 
 _VARIABLE = "PALAESTRA_DATA"
-LINES = (".jsonl", ".jsonl.gz")
+LINES = (".jsonl", ".jsonl.gz", ".ndjson")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 ENDINGS = (*LINES, ".json", ".parquet", *_DELIMITERS)
 HUB = "hf:"
@@ -112,7 +112,7 @@ class _LineTable(Table):
                     where = f"{self.file}, row {number}"
                     if len(line) > MAX_ROW:
                         raise TaskError(f"{where}: expected at most {MAX_ROW >> 20} MiB; it has more")
-                    if text := line.decode().strip():
+                    if text := line.decode("utf-8-sig").strip():
                         yield key, where, _check_row(where, _parse(text, where, "a JSON object"))
                     key += len(line)
         except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
@@ -286,6 +286,15 @@ def get_field(row: Row, where: str, *names: str) -> Any:
         if row.get(name) is not None:
             return row[name]
     raise TaskError(f"{where}: expected the field '{names[0]}'; got {', '.join(row)}")
+
+
+def get_text(row: Row, name: str, where: str = "") -> str:
+    """The text in a field of a row; raises `TaskError` if it has none. The message starts with `where`."""
+    value = row.get(name)
+    if not isinstance(value, str) or not value.strip():
+        given = short_repr(value) if name in row else f"the fields {', '.join(sorted(map(str, row))) or '(none)'}"
+        raise TaskError(f"{where and f'{where}: '}expected a text in the field '{name}'; got {given}")
+    return value
 
 
 @contextmanager

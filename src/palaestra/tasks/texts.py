@@ -19,6 +19,7 @@ from functools import lru_cache
 
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Example, ImagePart, Message, Problem
+from palaestra.core.tables import load_table
 from palaestra.tasks.code.canonical import canonicalize, find_programs
 from palaestra.tasks.readings import HAS_NUMBER, IMPLIED, is_number, read_disguised, read_values, to_figures
 
@@ -26,35 +27,20 @@ _UNSPACED = "぀-ヿ㐀-鿿豈-﫿"
 """Scripts without spaces between words. Each character counts as a word."""
 _WORD = re.compile(rf"0x[0-9a-f]+\b|0o[0-7]+\b|0b[01]+\b|\d+(?:\.\d+)?|[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+|[^\w\s]|_")
 _THOUSANDS = re.compile(r"(?<=\d)[,'_\u00a0\u2009\u202f](?=\d{3}(?!\d))")
-_SIGNS = {
-    "×": "*", "·": "*", "∙": "*", "⋅": "*", "✕": "*", "÷": "/", "⁄": "/", "∕": "/", "−": "-", "–": "-", "—": "-",
-    "٫": ".", "٬": ","}  # fmt: skip
+_TABLE = load_table(__file__, "words")
+_PATTERNS = {name: "|".join(alternatives) for name, alternatives in _TABLE["patterns"].items()}
+_SIGNS: dict[str, str] = _TABLE["signs"]
 _PUNCTUATION = frozenset(".,;:?\"'`“”‘’…_\\$#|~")
 _INVISIBLE = re.compile("[\u0300-\u036f\u20d0-\u20ff\ufe00-\ufe0f\U000e0100-\U000e01ef\u115f\u1160\u3164\uffa0]")
 """Combining accents, enclosing marks, variation selectors and fillers. Format characters are invisible too."""
-_LOOKALIKES = dict(
-    zip(
-        "авекмнорстухіјѕһԁԛԝоɑαεικνορτυχγωСАВЕКМНОРСТУХІЈЅҺԌԚԜΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
-        "abekmhopctyxijshdqwoaaeikvoptuxywCABEKMHOPCTYXIJSHGQWABEZHIKMNOPTYX",
-        strict=True,
-    )
-)
+_LOOKALIKES = dict(zip(*_TABLE["lookalikes"], strict=True))
 """Cyrillic and Greek letters that look like Latin ones."""
 _LATIN = re.compile(r"LATIN (SMALL |CAPITAL )?LETTER (?:\w+ )*?([A-Z])(?: WITH .*)?")
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\[nrt]")
 _FRACTION = re.compile(r"\\[dtc]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
-_LATEX = re.compile(
-    r"\\(?:times|cdot|ast|div|text\w*|math\w+|boxed|left|right|displaystyle|q?quad|operatorname|ldots|dots|le|ge|sqrt)"
-    r"(?![a-z])|\\[()\[\],;! %$&{}]"
-)
-_LATEX_SIGNS = {"\\times": "*", "\\cdot": "*", "\\ast": "*", "\\div": "/", "\\%": "%", "\\sqrt": "sqrt"}
-_MARKUP = re.compile(
-    r"</?[a-zA-Z][^<>\n]{0,200}>"  # HTML
-    r"|^[ \t]*(?:[#>]+(?:[ \t]+|$)|[-*+•][ \t]+(?=[^\W\d_]|[\"'(\[`*_$]))+"  # Headings, quotes, comments, lists
-    r"|\*{2,3}"
-    r"|(?<=[^\W\d_])!|(?<=[^\W\d_]{2})-(?=[^\W\d_]{2})",
-    re.MULTILINE,
-)
+_LATEX = re.compile(_PATTERNS["latex"])
+_LATEX_SIGNS: dict[str, str] = _TABLE["latex_signs"]
+_MARKUP = re.compile(_PATTERNS["markup"], re.MULTILINE)
 
 
 def words(text: str) -> list[str]:
@@ -149,22 +135,11 @@ LENGTH = 8
 """Words in an n-gram."""
 SIGNS = frozenset("+-*/^(%")
 """Signs of a calculation."""
-_OPERATIONS = {
-    "+": "plus add adds added adding sum summed total increase increased",
-    "-": "minus subtract subtracts subtracted subtracting difference away less decrease decreased reduce reduced",
-    "*": "times multiply multiplies multiplied multiplying product x",
-    "/": "divide divides divided dividing quotient split fit",
-    "^": "squared cubed power",
-    "%": "percent percentage",
+OPERATIONS: dict[str, str] = {
+    word: sign for sign, words_ in _TABLE["operations"].items() for word in (sign, *words_.split())
 }
-OPERATIONS = {word: sign for sign, several in _OPERATIONS.items() for word in (sign, *several.split())}
 """The operations that words and signs name."""
-_STOP_WORDS = (
-    "a an the of is are was were be been being to in on at for and or with what which who how many much does do did it its "
-    "this that these those there by from as if then so has have had he she his her they their them you your i we us "
-    "will would can could please find compute calculate tell give answer question problem each s t"
-)
-STOP_WORDS = frozenset(_STOP_WORDS.split())
+STOP_WORDS: frozenset[str] = frozenset(_TABLE["stop_words"].split())
 """Words that tell nothing about the content of a question."""
 _STEM = 5
 """Letters of a word that are compared."""
@@ -172,16 +147,8 @@ _CAPITAL = re.compile(r"\b[A-Z][^\W\d_]*")
 _ANSWER = re.compile(r"answer|####|boxed", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.?!])\s+|\n+")
 _LABEL = re.compile(r"\w+:\s+")
-_ITEM = re.compile(
-    r"\n+|(?<=\?)\s+"
-    r"|(?:(?<=[.?!;]\s)|^)(?:\(?\d{1,2}[.)]|\(?[a-h]\)|(?:Q|Question|Problem|Exercise|Task|Example)\s*\d*\s*[:.)])\s+",
-    re.IGNORECASE | re.MULTILINE,
-)
-_ASKING = re.compile(
-    r"\?\s*$|^\W*(?:exercise|question|problem|task)\b"
-    r"|\b(?:what|which|how many|how much|compute|calculate|find|solve|add|subtract|multiply|divide|sort|convert)\b",
-    re.IGNORECASE,
-)
+_ITEM = re.compile(_PATTERNS["item"], re.IGNORECASE | re.MULTILINE)
+_ASKING = re.compile(_PATTERNS["asking"], re.IGNORECASE)
 _MAX_ITEMS = 50
 """Questions of one message that are compared separately."""
 

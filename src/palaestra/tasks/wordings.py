@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,15 +12,15 @@ T = TypeVar("T")
 
 
 def read_wordings(
-    module: str, group: str, solvers: Iterable[Callable[..., T]], pieces: Mapping[str, str] | None = None
+    module: str, group: str, functions: Mapping[str, Any], pieces: Mapping[str, str] | None = None
 ) -> list[tuple[str, Callable[..., T]]]:
     """Read a group of `wordings.yaml` in the folder of a module: patterns with the functions that solve them, in order.
 
-    A row names a function without its underscore, and may have an argument for it, which comes last. A name in braces
+    A row names one of the functions without its underscore, and may have an argument for it, which comes last. A name in braces
     in a pattern stands for a piece: one of the group `pieces`, or of the argument.
     """
     table: Mapping[str, Any] = load_table(module, "wordings")
-    known, by_name = dict(pieces or {}), {solve.__name__.removeprefix("_"): solve for solve in solvers}
+    known = dict(pieces or {})
 
     def fill(text: str) -> str:
         for name, piece in known.items():
@@ -32,7 +32,7 @@ def read_wordings(
     wordings = []
     for solver, pattern in table[group]:
         name, _, argument = solver.partition(" ")
-        solve = by_name[name]
+        solve = functions[f"_{name}"]
         wordings.append((fill(pattern), partial(_append, solve, argument) if argument else solve))
     return wordings
 

@@ -21,7 +21,7 @@ from palaestra.research.workspace.commands.base import (
     load_commands,
     parse_arguments,
 )
-from palaestra.research.workspace.commands.lint import Finding, Findings, find_errors, new_errors, start_worker
+from palaestra.research.workspace.commands.lint import Finding, Findings, find_errors, get_worker, new_errors
 from palaestra.research.workspace.commands.session import refuse
 
 
@@ -165,7 +165,8 @@ def test_sources_that_are_too_much_cost_a_worker_at_most() -> None:
         assert find_errors(source) is None
     assert find_errors("(" * 500) == Findings((Finding(1, "SyntaxError: too many nested parentheses"),), True)
     assert find_errors("\0") is not None
-    worker = start_worker()
+    worker = get_worker().process
+    assert worker is not None
     os.kill(worker.pid, signal.SIGKILL)
     worker.wait()
     assert find_errors("y\n") == Findings((Finding(1, "undefined name 'y'"),))

@@ -24,7 +24,7 @@ from palaestra.core.records import Split
 from palaestra.sandbox.inside.channel import encode
 from palaestra.tasks.code import formats
 from palaestra.tasks.code.comparison import first_difference, read_statement_examples, same_output, why_undecided
-from palaestra.tasks.code.family import change, select
+from palaestra.tasks.code.family import FAMILY
 from palaestra.tasks.code.formats import Functions, Stdio, code_contests, human_eval, live_code_bench, mbpp
 from palaestra.tasks.code.inside.peer import Seen, pack, unpack
 from palaestra.tasks.code.judge import CaseOutcome, CaseVerdict, ProgramVerdict
@@ -206,7 +206,7 @@ def test_undecided_problems_are_optional(tmp_path: Path) -> None:
 
 def test_statements_define_ties() -> None:
     rng = np.random.default_rng(0)
-    for draw in (select, change):
+    for draw in FAMILY["lists"].values():
         drafts = [draw(rng) for _ in range(200)]
         near = [draft for draft in drafts if "abs(x - " in draft.solution]
         assert near

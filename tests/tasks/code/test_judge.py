@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import Any
 
@@ -189,8 +190,11 @@ def test_trusted_tests_share_a_sandbox_in_isolation() -> None:
     assert isinstance(broken, Failure)
     assert broken.cause is FailureCause.SCORER
     assert isinstance(judge.judge(Functions("assert f(1) == 2", "f"), double), ProgramVerdict)
-    judge._graders.close()
+    ((last, _, _),) = judge._graders._idle
+    del judge
+    gc.collect()
     assert not grader.is_alive
+    assert not last.is_alive, "it ends with the judge"
 
 
 def test_untrusted_tests_get_their_own_sandbox() -> None:

@@ -274,7 +274,7 @@ def test_invalid_data_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(MissingExtraError, match=r"palaestra\[data\]"):
         make_task("gsm8k").problems(Split.TEST, 1, 0)
     monkeypatch.setattr(sympy_process, "find_spec", lambda name: None)
-    monkeypatch.setattr(sympy_process, "_SHARED", {})
+    sympy_process.get_client.cache_clear()
     with pytest.raises(MissingExtraError, match=r"palaestra\[math\]"):
         make_task("math").problems(Split.TEST, 1, 0)
 

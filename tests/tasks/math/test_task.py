@@ -8,9 +8,9 @@ from palaestra.core.errors import TooFewProblemsError, UnknownNameError
 from palaestra.core.records import Completion, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import GenerativeTask, get_split, make_task
-from palaestra.tasks.math.arithmetic import make_operation_draft
 from palaestra.tasks.math.corpus import TRACE, corpus
-from palaestra.tasks.math.task import SKILLS, MathSkills, draft_split
+from palaestra.tasks.math.recipes import SKILLS, make_operation_draft
+from palaestra.tasks.math.task import MathSkills, draft_split
 
 TASK = MathSkills()
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import json
-import sys
 from collections import defaultdict
-from pathlib import Path
 from typing import Any, get_origin
 
 import numpy as np
@@ -15,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.tasks.tools import library
 from palaestra.tasks.tools.library import DOMAINS, LIBRARY
 from palaestra.tasks.tools.library.tool import ArgumentError
 from palaestra.tasks.tools.requests import SKILLS
@@ -247,14 +243,3 @@ def _same(tool: Any, other: Any, args: tuple[Any, ...]) -> bool:
         return bool(other.function(**other.bind(args)) == tool.function(**tool.bind(args)))
     except (ValueError, OverflowError):
         return False
-
-
-def test_library_imports_only_python() -> None:
-    """It runs in a sandbox without our packages."""
-    for file in Path(library.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            for name in names:
-                own = name.startswith("palaestra.tasks.tools.library")
-                assert own or name.split(".")[0] in sys.stdlib_module_names, (file.name, name)

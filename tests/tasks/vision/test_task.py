@@ -21,11 +21,11 @@ from palaestra.runs.files import from_json, to_json
 from palaestra.tasks import procedural as task_module
 from palaestra.tasks.base import GenerativeTask, make_task
 from palaestra.tasks.vision import render as module
-from palaestra.tasks.vision.corpus import SEEN, TAUGHT, TRACE, corpus
-from palaestra.tasks.vision.drafts import PLURALS, VisionDraft, pick_kind, place
+from palaestra.tasks.vision.corpus import TRACE, corpus
+from palaestra.tasks.vision.drafts import PLURALS, SEEN, SKILLS, TAUGHT, VisionDraft, pick_kind, place
 from palaestra.tasks.vision.render import FLOOR, PAPER, STEP, agrees, png_url, render_scene
 from palaestra.tasks.vision.scene import COLORS, RADII, SHAPES, Chart, Item, Scene, check_scene, scene_split
-from palaestra.tasks.vision.task import SKILLS, VisionSkills
+from palaestra.tasks.vision.task import VisionSkills
 
 TASK = VisionSkills()
 OF_SHAPES = [name for name in SKILLS if "chart" not in name and name != "bar_values"]

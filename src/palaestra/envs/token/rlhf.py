@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from palaestra.core.errors import EnvError, RewardError
+from palaestra.core.errors import EnvError, RewardError, TaskError
 from palaestra.core.records import Message, Problem
 from palaestra.core.registry import Registry
+from palaestra.core.settings import short_repr
 from palaestra.envs.token.base import RewardFunction, TokenEnv, TokenVectorEnv
 from palaestra.envs.token.prompts import Prompt, PromptLike, Response
 from palaestra.envs.token.rewards import RewardLike
+from palaestra.tasks.sources import ENDINGS, Row, file_rows
 
 _REWARDS = Registry("reward", "palaestra.rewards")
 """Functions that load a `ResponseScorer` from a folder."""
@@ -40,8 +41,8 @@ class RLHFVectorEnv(TokenVectorEnv):
     """Prompts with a reward model or reward function.
 
     Arguments:
-        prompts: a sequence of prompts, or a file: JSON lines with a `prompt` (`.jsonl`), or a text file with one prompt
-            per line. Default: the questions of `math-skills`.
+        prompts: a sequence of prompts, or a file: JSON lines or another file of data with a `prompt` in each row, or a
+            text file with one prompt per line. Default: the questions of `math-skills`.
         reward: a function of the `Response` or of two texts (prompt and response), the folder of a reward model
             trained by `train_reward`, a `ResponseScorer` such as a loaded `RewardModel`, or a list of functions as for
             `TokenVectorEnv`. Default: `prefer_brief`.
@@ -110,31 +111,32 @@ class RLHFEnv(TokenEnv):
 
 
 def _read_prompts(path: Path) -> list[str]:
-    """Read prompts from a file: JSON lines with a `prompt` each, or one prompt per line. Blank lines are skipped.
+    """Read prompts from a file of data, as tasks read it, with a `prompt` in each row, or from a file with one per line.
+
+    Blank lines are skipped.
 
     Raises:
-        EnvError: the file or one of its lines cannot be read, or it has no prompts.
+        EnvError: the file or one of its rows cannot be read, or it has no prompts.
     """
+    path = path.expanduser()
     try:
-        text = path.expanduser().read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        if path.name.endswith(ENDINGS):
+            prompts = [_read_prompt(where, row) for where, row in file_rows(path)]
+        else:
+            text = path.read_text(encoding="utf-8-sig")
+            prompts = [line.strip("\r") for line in text.split("\n") if line.strip()]
+    except (OSError, UnicodeDecodeError, TaskError) as error:
         raise EnvError(f"cannot read the prompts in {path}: {error}") from error
-    # `splitlines` would also split at separators that may occur unescaped in a JSON string.
-    lines = [(number, line.strip("\r")) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if not lines:
+    if not prompts:
         raise EnvError(f"{path} has no prompts: expected at least one line")
-    if path.suffix not in (".jsonl", ".ndjson", ".json"):
-        return [line for _, line in lines]
-    prompts = []
-    for number, line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise EnvError(f"{path}, line {number}: expected JSON with a 'prompt'; got {line[:40]!r}") from error
-        if not isinstance(row, dict) or not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
-            raise EnvError(f"{path}, line {number}: expected an object with a text 'prompt'; got {line[:40]!r}")
-        prompts.append(row["prompt"])
     return prompts
+
+
+def _read_prompt(where: str, row: Row) -> str:
+    prompt = row.get("prompt")
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise TaskError(f"{where}: expected an object with a text 'prompt'; got {short_repr(row)}")
+    return prompt
 
 
 def _to_scorer_prompt(prompt: Prompt) -> str | tuple[Message, ...]:

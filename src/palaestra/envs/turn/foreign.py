@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -222,6 +223,14 @@ def _check_seed(make: Callable[[], ForeignEnv[Any]]) -> None:
                     f"{env.env_id} ignores its seed: two episodes with seed {seed} and the same actions differ "
                     f"after {turn} turns; set verify_seed to false to train on it anyway"
                 )
+
+
+def find_last(text: str, names: Sequence[str]) -> str | None:
+    """The last of some names in a text, in any case; `None` if there is none."""
+    by_lower = {name.lower(): name for name in names}
+    pattern = "|".join(re.escape(name) for name in sorted(by_lower, key=len, reverse=True))
+    matches = re.findall(rf"(?<![\w-])(?:{pattern})(?!\w)", text.lower())
+    return by_lower[matches[-1]] if matches else None
 
 
 def random_action_examples(env: TurnEnv, actions: Sequence[str], count: int, seed: int) -> list[Example]:

@@ -12,16 +12,12 @@ from gymnasium import spaces
 
 from palaestra.core.errors import EnvError
 from palaestra.core.settings import short_repr
+from palaestra.core.tables import load_table
 from palaestra.envs.base import GymEnv, GymSpace, Options
-from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv
+from palaestra.envs.turn.foreign import ForeignEnv, ForeignStep, ForeignVectorEnv, find_last
 from palaestra.envs.wrappers.slots import check_inside
 
-_ACTIONS: Mapping[str, tuple[str, ...]] = {
-    "FrozenLake": ("left", "down", "right", "up"),
-    "CliffWalking": ("up", "right", "down", "left"),
-    "Taxi": ("south", "north", "east", "west", "pickup", "dropoff"),
-    "Blackjack": ("stick", "hit"),
-}
+_ACTIONS: Mapping[str, Sequence[str]] = load_table(__file__, "actions")
 """Names of the actions of Gymnasium's text environments."""
 _MAX_LISTED = 20
 """Maximum number of actions that a message lists."""
@@ -126,10 +122,8 @@ class TextEnv(ForeignEnv[GymEnv]):
         marks = list(_MARK.finditer(text))
         text = text[marks[-1].end() :] if marks else text
         if isinstance(space, spaces.Discrete):
-            names = {name.lower(): number for number, name in enumerate(self.action_names)}
-            pattern = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-            matches = re.findall(rf"(?<![\w-])(?:{pattern})(?!\w)", text.lower())
-            return space.start + names[matches[-1]] if matches else None
+            name = find_last(text, self.action_names)
+            return None if name is None else space.start + self.action_names.index(name)
         limits = _list_limits(space)
         numbers = [int(number) for number in _INTEGER.findall(text)][-len(limits) :]
         is_legal = len(numbers) == len(limits) and all(0 <= n < limit for n, limit in zip(numbers, limits, strict=True))
@@ -163,7 +157,7 @@ def _find_names(env: GymEnv) -> tuple[str, ...]:
     assert isinstance(env.action_space, spaces.Discrete)
     name = env.spec.name if env.spec is not None else ""
     start = int(env.action_space.start)
-    return _ACTIONS.get(name) or tuple(str(start + k) for k in range(int(env.action_space.n)))
+    return tuple(_ACTIONS.get(name) or (str(start + k) for k in range(int(env.action_space.n))))
 
 
 def _check_space(space: GymSpace, what: str) -> None:

@@ -15,7 +15,18 @@ from palaestra.rl.policies.control import mlp
 from palaestra.rl.policies.language_model import LanguageModelCritic
 
 
-class MLPActorNetwork(nn.Module):
+class _MLPNetwork(nn.Module):
+    def __init__(self, name: str, sizes: list[int], gain: float, seed: int) -> None:
+        super().__init__()
+        with fork_torch_rng(Seeds(seed).derive(name)):
+            self.network = mlp(sizes, gain)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.network(observations)
+        return result
+
+
+class MLPActorNetwork(_MLPNetwork):
     """An MLP from observations to actions.
 
     Arguments:
@@ -25,17 +36,10 @@ class MLPActorNetwork(nn.Module):
     """
 
     def __init__(self, inputs: int, hidden: int, outputs: int, seed: int = 0) -> None:
-        super().__init__()
-        with fork_torch_rng(Seeds(seed).derive("actor")):
-            self.network = mlp([inputs, hidden, hidden, outputs], 0.01)
-        self.inputs, self.outputs = inputs, outputs
-
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.network(observations)
-        return result
+        super().__init__("actor", [inputs, hidden, hidden, outputs], 0.01, seed)
 
 
-class MLPCriticNetwork(nn.Module):
+class MLPCriticNetwork(_MLPNetwork):
     """An MLP from observations to a value.
 
     Arguments:
@@ -44,14 +48,7 @@ class MLPCriticNetwork(nn.Module):
     """
 
     def __init__(self, inputs: int, hidden: int, seed: int = 0) -> None:
-        super().__init__()
-        with fork_torch_rng(Seeds(seed).derive("critic")):
-            self.network = mlp([inputs, hidden, hidden, 1], 1.0)
-        self.inputs = inputs
-
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.network(observations)
-        return result
+        super().__init__("critic", [inputs, hidden, hidden, 1], 1.0, seed)
 
 
 class LMActorNetwork(nn.Module):

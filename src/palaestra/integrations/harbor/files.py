@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import Field, ValidationError
 
 from palaestra.core.errors import TaskError
+from palaestra.core.tables import load_table
 from palaestra.integrations.research_tasks import ForeignFile, is_package_installed
 from palaestra.research.tasks.task import read_files
 
@@ -24,13 +25,7 @@ _SYSTEMS = re.compile(r"(?:.*/)?(?:ubuntu|debian|python|buildpack-deps)(?:[-:].*
 """Base images whose programs a usual Linux system with Python has."""
 _QUIET = {"WORKDIR", "ENV", "ARG", "LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "USER", "SHELL", "MAINTAINER", "HEALTHCHECK"}
 """Instructions that need no image."""
-_HARMLESS = {
-    "true": re.compile(""),
-    "mkdir": re.compile(".*"),
-    "chmod": re.compile(r"(?:\w*\+x|[0-7]?7[0-7][57]) .*"),
-    "rm": re.compile(r"(?:(?:/var|/tmp|(?:~|/root)/\.cache)\S*\s*)+"),
-    "ln": re.compile(r"\S+ /usr/\S+"),
-}
+_HARMLESS: Mapping[str, str] = load_table(__file__, "harmless")
 """Programs of a `RUN` instruction, with the arguments that change nothing in the working directory but folders."""
 _SYSTEM_PATHS = ("/tests", "/logs", "/solution", "/usr", "/bin", "/sbin", "/lib", "/dev", "/proc", "/sys")
 _PATH = re.compile(r"(?<![\w.:/~}-])/[A-Za-z][\w.-]*(?:/[\w.-]+)+")
@@ -250,7 +245,7 @@ def _is_done(words: list[str], has_redirection: bool) -> bool:
         case ["pip" | "pip3", "install", *arguments]:
             return all(is_package_installed(name) for name in names[1:]) and "-r" not in arguments
         case [program, *_] if program in _HARMLESS and not has_redirection:
-            return _HARMLESS[program].fullmatch(" ".join(names)) is not None
+            return re.fullmatch(_HARMLESS[program], " ".join(names)) is not None
     return False
 
 

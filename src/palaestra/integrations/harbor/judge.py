@@ -17,6 +17,7 @@ from pathlib import Path
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Failure, FailureCause, Json
+from palaestra.core.tables import load_table
 from palaestra.integrations.harbor.files import resolve_variables
 from palaestra.integrations.harbor.task import HarborTask
 from palaestra.integrations.research_tasks import ForeignJudge
@@ -32,14 +33,7 @@ _TOOLS = "/opt/harbor"
 _TESTS = f"{_TOOLS}/tests"
 """Where the tests are mounted. They are copied to /tests, which the verifier may write."""
 _INSIDE = Path(__file__).parent / "inside"
-_SCRIPT = """
-mkdir -p /logs/verifier /logs/agent /logs/artifacts && cp -r {tests}/. /tests/ && chmod +x /tests/test.sh && cd {workdir} || exit 99
-/tests/test.sh >/logs/verifier/test-stdout.txt 2>&1 </dev/null
-echo "code $?"
-for name in reward.json reward.txt; do
-  if [ -f /logs/verifier/$name ]; then echo "$name $(head -c 65536 /logs/verifier/$name | base64 -w0)"; break; fi
-done
-"""
+_SCRIPT: str = load_table(__file__, "scripts")["verify"]
 
 
 class HarborJudge(ForeignJudge):

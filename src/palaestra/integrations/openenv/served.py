@@ -14,6 +14,7 @@ from palaestra.engines.openai_format import to_chat_messages
 from palaestra.envs.base import Options
 from palaestra.envs.factory import make_single_turn_env
 from palaestra.envs.turn.base import Action
+from palaestra.envs.turn.foreign import find_last
 
 Schema: TypeAlias = Values
 """A JSON schema, or the values of its fields."""
@@ -47,12 +48,8 @@ class ActionFormat:
         if not self.field:
             return _find_object(text)
         if self.choices:
-            pattern = "|".join(re.escape(choice) for choice in sorted(self.choices, key=len, reverse=True))
-            matches = re.findall(rf"(?<![\w-])(?:{pattern})(?!\w)", text, re.IGNORECASE)
-            if not matches:
-                return None
-            choice = {choice.lower(): choice for choice in self.choices}[matches[-1].lower()]
-            return {self.field: int(choice) if self.kind == "integer" else choice}
+            choice = find_last(text, self.choices)
+            return {self.field: int(choice) if self.kind == "integer" else choice} if choice else None
         if self.kind == "string":
             return {self.field: text}
         if self.kind == "boolean":

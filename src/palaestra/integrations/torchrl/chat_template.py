@@ -15,6 +15,7 @@ from palaestra.chat.rendering import MARK
 from palaestra.chat.template import ChatTemplate
 from palaestra.core.errors import EnvError, UnknownNameError
 from palaestra.core.records import Message
+from palaestra.core.tables import load_table
 from palaestra.integrations.torchrl.entries import (
     HISTORY,
     PROMPT,
@@ -39,14 +40,7 @@ _PROBE = (
 )
 """A conversation that is rendered to determine what a template supports."""
 _ENCODED = ("input_ids", "attention_mask")
-_TO_PARTS = (
-    "{%- set parts = namespace(messages=[]) -%}"
-    "{%- for message in messages -%}"
-    "{%- set content = [{'type': 'text', 'text': message['content']}] -%}"
-    "{%- set parts.messages = parts.messages + [dict(message, content=content)] -%}"
-    "{%- endfor -%}"
-    "{%- set messages = parts.messages -%}"
-)
+_TO_PARTS: str = load_table(__file__, "jinja")["to_parts"]
 """Jinja that turns the text of messages into lists of parts."""
 
 

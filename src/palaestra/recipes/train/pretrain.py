@@ -194,7 +194,8 @@ def _train_nano(settings: PretrainSettings, seeds: Seeds, device: str, on_step: 
 
 def _train_nano_vlm(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
     from palaestra.students import pretraining
-    from palaestra.tasks.vision.corpus import TAUGHT, TRACE, corpus, of_skill
+    from palaestra.tasks.vision.corpus import TRACE, corpus, of_skill
+    from palaestra.tasks.vision.drafts import TAUGHT
 
     generator = seeds.derive("tokenizer").generator()
     texts = list(islice(corpus(generator), TOKENIZER_EXAMPLES))

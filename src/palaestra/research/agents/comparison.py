@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from palaestra.core.tables import load_table
+
 _TOLERANCE = 0.05
 """The relative difference of two decimal fractions, such as scores, that counts as none."""
 _SMALL = 0.005
@@ -20,23 +22,7 @@ _FILE_COMMANDS = ("open", "goto", "scroll_up", "scroll_down", "create", "edit", 
 _SEARCHES = ("search_dir", "search_file", "find_file")
 _MAX_LINE = 120
 """The maximum characters of a line in the description of a difference."""
-_VARYING = (
-    (re.compile(r"\x1b\[[0-9;]*[A-Za-z]"), ""),
-    (re.compile(r'^"""\nCopyright [^\n]*\n"""\n'), ""),
-    (re.compile(r"^total \d+$", re.MULTILINE), ""),
-    (
-        re.compile(
-            r"^[bcdlps-][rwxsStT-]{9}\S?\s+\d+ +\S+ +\S+ +[\d.]+[KMG]? +\w{3} +\d+ +[\d:]+ (.*?)[*/]?$", re.MULTILINE
-        ),
-        r"\1",
-    ),
-    (re.compile(r"^\S*bash: line \d+: ", re.MULTILINE), "bash: "),
-    (re.compile(r"(?:/[\w.+-]+)+/(?:lib/)?python3[\w.]*/(?:(?:site|dist)-packages/)?"), ""),
-    (re.compile(r"\b0x[0-9a-fA-F]+"), "0x"),
-    (re.compile(r"\b\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?"), "<time>"),
-    (re.compile(r"\b\d{1,2}:\d\d(?::\d\d)?(?:\.\d+)?\b"), "<time>"),
-    (re.compile(r"\b\d+(?:\.\d+)? ?(?:[mµun]?s|secs?|seconds?|min|minutes?|it/s|s/it)\b"), "<time>"),
-)
+_VARYING = [(re.compile(pattern), replacement) for pattern, replacement in load_table(__file__, "varying")]
 _DECIMAL = re.compile(r"-?\d+\.\d+(?:[eE][-+]?\d+)?")
 _HEADER = re.compile(r"\[[Ff]ile:? (\S+?)(?: \((\d+) lines total\)|, (\d+) lines?[^\]]*)\]")
 _NUMBERED = re.compile(r"^(\d+)[:|](.*)$", re.MULTILINE)

@@ -230,6 +230,7 @@ _LIBRARY = "/opt/palaestra"
 """The path of this package in the sandbox of tasks that may import it."""
 _READERS = (
     *(f"{folder}/__init__.py" for folder in ("code", "content", "math", "vision", "vision/image_generators")),
+    *(f"content/briefs/vision-{name}.txt" for name in ("answers", "scenes")),
     *(f"code/{name}.py" for name in ("canonical", "comparison", "extraction", "formats", "judge")),
     *(f"vision/{name}.py" for name in ("answers", "image_generators/base", "pictures", "render", "scene")),
     "math/equivalence",
@@ -265,9 +266,9 @@ def read_only_mounts(task: ResearchTask, data: TaskData, judging: bool = False) 
         here = Path(__file__).parents[2]
         # Research tasks and the generators of problems, the folders in tasks, could reveal hidden problems.
         readers = (here / "tasks" / name for name in _READERS)
-        for path in (*here.iterdir(), *(here / "tasks").glob("*.py"), *readers, here / "research" / "__init__.py"):
+        for path in (*here.iterdir(), *(here / "tasks").glob("*.*"), *readers, here / "research" / "__init__.py"):
             if path.name not in ("research", "tasks", "__pycache__") and (
-                path.is_dir() or path.suffix in (".py", ".yaml", ".typed")
+                path.is_dir() or path.suffix in (".py", ".yaml", ".txt", ".typed")
             ):
                 mounts[f"{_LIBRARY}/palaestra/{path.relative_to(here)}"] = str(path)
     return dict(sorted(mounts.items()))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -462,15 +462,5 @@ class ResearchVectorEnv(TurnVectorEnv):
         group_size, autoreset, failures: as for `TurnVectorEnv`; the others as for `ResearchEnv`.
     """
 
-    def __init__(
-        self,
-        num_envs: int = 1,
-        *,
-        group_size: int = 1,
-        autoreset: bool = True,
-        failures: str = "raise",
-        **arguments: Any,
-    ) -> None:
-        super().__init__(
-            partial(ResearchEnv, **arguments), num_envs, group_size=group_size, autoreset=autoreset, failures=failures
-        )
+    def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
+        super().__init__(ResearchEnv, num_envs, **arguments)

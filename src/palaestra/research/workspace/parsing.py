@@ -13,8 +13,12 @@ from typing import Protocol
 
 from palaestra.core.records import Json, Message, ToolCall
 from palaestra.core.registry import Registry
+from palaestra.core.tables import load_table
 
 PARSERS = Registry("output parser", "palaestra.output_parsers")
+_TEXTS = load_table(__file__, "parsers")
+_INSTRUCTIONS: dict[str, str] = _TEXTS["instructions"]
+_PROBLEMS: dict[str, str] = _TEXTS["problems"]
 
 _MAX_STARTS = 32
 """The maximum number of places where JSON is tried, so that the work stays linear."""
@@ -86,10 +90,7 @@ def _join(*parts: str) -> str:
 class LastBlock:
     """The last fenced block is the action; the text around it is thought."""
 
-    instructions = (
-        "Think first, then give one command in a fenced block at the end of your message:\n```\nls -la\n```\n"
-        "Of several blocks only the last one is run."
-    )
+    instructions = _INSTRUCTIONS["last_block"]
     only = False
 
     def __call__(self, message: Message) -> Action | FormatError:
@@ -97,17 +98,12 @@ class LastBlock:
         blocks, is_closed = _find_blocks(text)
         problem = ""
         if not is_closed:
-            problem = (
-                "The last fenced block is not closed, so nothing was run. Send the whole command again, with ``` on a line of "
-                "its own behind it; shorter, if your message was cut off."
-            )
+            problem = _PROBLEMS["open_block"]
         elif not blocks or (self.only and len(blocks) > 1):
-            problem = (
-                f"{'Exactly one' if self.only else 'A'} command in a fenced block is expected, and your message has "
-                f"{len(blocks) or 'none'}. Nothing was run. For example:\n```\nls -la\n```"
-            )
+            expected = "Exactly one" if self.only else "A"
+            problem = _PROBLEMS["number_of_blocks"].format(expected=expected, count=len(blocks) or "none")
         elif not blocks[-1][0].strip():
-            problem = "The fenced block is empty. Put the command that is to be run in it."
+            problem = _PROBLEMS["empty_block"]
         if problem:
             return FormatError(problem, thinking)
         command, start, end = blocks[-1]
@@ -117,10 +113,7 @@ class LastBlock:
 class OneBlock(LastBlock):
     """The only fenced block is the action."""
 
-    instructions = (
-        "Think first, then give one command in a fenced block:\n```\nls -la\n```\n"
-        "Your message must hold exactly one such block."
-    )
+    instructions = _INSTRUCTIONS["one_block"]
     only = True
 
 
@@ -169,10 +162,7 @@ def _find_end(line: str, is_first: bool) -> str:
 class Xml:
     """The action is between `<command>` and `</command>`."""
 
-    instructions = (
-        "Think first, then give one command between tags, as it is to be run, with nothing in it escaped:\n"
-        "<command>\nls -la\n</command>"
-    )
+    instructions = _INSTRUCTIONS["xml"]
 
     def __call__(self, message: Message) -> Action | FormatError:
         thinking, text = _split_thinking(message)
@@ -190,17 +180,11 @@ class Xml:
         command = text[start:end].removeprefix("<command>").removesuffix("</command>").strip("\n")
         problem = ""
         if depth:
-            problem = (
-                "There is a <command> without its </command>, so nothing was run. Send the whole command again; shorter, if your "
-                "message was cut off."
-            )
+            problem = _PROBLEMS["open_tag"]
         elif len(spans) != 1:
-            problem = (
-                f"Exactly one command between <command> and </command> is expected, and your message has {len(spans) or 'none'}. Nothing "
-                "was run. For example:\n<command>\nls -la\n</command>"
-            )
+            problem = _PROBLEMS["number_of_tags"].format(count=len(spans) or "none")
         elif not command.strip():
-            problem = "The command between the tags is empty. Give the one that is to be run."
+            problem = _PROBLEMS["empty_tag"]
         if problem:
             return FormatError(problem, thinking)
         return Action(command, thought=_join(thinking, text[:start], text[end:]))
@@ -209,20 +193,13 @@ class Xml:
 class JsonObject:
     """The action is a JSON object with a `thought` and a `command`: a text, or a call with name and arguments."""
 
-    instructions = (
-        'Answer with one JSON object and nothing else:\n{"thought": "why", "command": "ls -la"}\n'
-        'Line breaks within a text are written \\n, and quotes \\".'
-    )
+    instructions = _INSTRUCTIONS["json"]
 
     def __call__(self, message: Message) -> Action | FormatError:
         thinking, text = _split_thinking(message)
         value = next((item for item, _ in _find_objects(text) if "command" in item), None)
         if value is None:
-            return FormatError(
-                'One JSON object with a "command" is expected, and your message holds none that can be read. Nothing was run. For '
-                'example: {"thought": "I look around first.", "command": "ls -la"}',
-                thinking,
-            )
+            return FormatError(_PROBLEMS["no_json"], thinking)
         thought, command = value.get("thought", ""), value["command"]
         thought = _join(thinking, thought if isinstance(thought, str) else _dump(thought))
         if isinstance(command, dict) and (call := _to_call(command)):
@@ -266,15 +243,7 @@ class ToolCalls:
         if calls:
             numbered = [ToolCall(call.name, call.arguments, f"call_{k}") for k, call in enumerate(calls, 1)]
             return Action(calls=tuple(numbered), thought=_join(thinking, text[:start]))
-        problem = (
-            "A call of a tool is expected, and your message has none. Nothing was run. Say what you want to do, and call the tool "
-            'for it, for example bash with {"command": "ls -la"}.'
-        )
-        if marks:
-            problem = (
-                f"A call of a tool is JSON with a name and arguments, and this is not: {text[start:][:120]!r}. Nothing was run. For "
-                'example: {"name": "bash", "arguments": {"command": "ls -la"}}'
-            )
+        problem = _PROBLEMS["broken_call"].format(text=text[start:][:120]) if marks else _PROBLEMS["no_call"]
         return FormatError(problem, thinking)
 
 

@@ -25,6 +25,7 @@ from palaestra.core.settings import short_repr
 from palaestra.tasks.code.comparison import admits_any_case, why_undecided
 from palaestra.tasks.code.extraction import parse_program
 from palaestra.tasks.sources import Row as Row
+from palaestra.tasks.sources import get_text
 
 MAX_TESTS = 256 << 20
 """Maximum bytes of the decompressed test cases of a problem."""
@@ -96,11 +97,11 @@ class CodeProblem:
 
 def human_eval(row: Row, split: Split) -> CodeProblem:
     """OpenAI's HumanEval: a function to complete, and `check(candidate)`."""
-    prompt, entry, tests = _text(row, "prompt"), _text(row, "entry_point"), _text(row, "test")
+    prompt, entry, tests = get_text(row, "prompt"), get_text(row, "entry_point"), get_text(row, "test")
     solution = prompt + str(row.get("canonical_solution", ""))
     given = solution if _uses_definitions(tests, solution) else ""
     return CodeProblem(
-        id=_text(row, "task_id"),
+        id=get_text(row, "task_id"),
         question="Complete the function.",
         begun=prompt,
         tests=Functions(tests, entry, takes_function=True, given=given),
@@ -135,13 +136,13 @@ def mbpp(row: Row, split: Split) -> CodeProblem:
 def code_contests(row: Row, split: Split) -> CodeProblem:
     """DeepMind's CodeContests as published, or as one `problem` with its `tests`."""
     if "tests" in row:
-        published, text = row["tests"], _text(row, "problem")
+        published, text = row["tests"], get_text(row, "problem")
         seconds, memory = _limits_in(text)
         inputs = published.get("inputs", published.get("input"))
         outputs = published.get("outputs", published.get("output"))
         name = str(row.get("name") or row.get("id") or hashlib.blake2b(text.encode(), digest_size=6).hexdigest())
     else:
-        text, name = _text(row, "description"), _text(row, "name")
+        text, name = get_text(row, "description"), get_text(row, "name")
         parts = [row.get(kind) or {} for kind in ("public_tests", "private_tests", "generated_tests")]
         inputs = [case for part in parts for case in part.get("input", [])]
         outputs = [case for part in parts for case in part.get("output", [])]
@@ -170,7 +171,8 @@ def live_code_bench(row: Row, split: Split, *, hidden: bool = True) -> CodeProbl
         hidden: whether to unpack the hidden tests, which may be megabytes. Without them the problem can be
             asked, but not scored.
     """
-    name, text, starter = _text(row, "question_id"), _text(row, "question_content"), str(row.get("starter_code") or "")
+    name, text = get_text(row, "question_id"), get_text(row, "question_content")
+    starter = str(row.get("starter_code") or "")
     cases = _cases(row.get("public_test_cases"), name)
     if hidden or not cases:
         cases = [*cases, *_cases(row.get("private_test_cases"), name)]
@@ -212,13 +214,6 @@ FORMATS: Mapping[str, Callable[[Row, Split], CodeProblem]] = {
     "code-contests": code_contests,
     "livecodebench": live_code_bench,
 }
-
-
-def _text(row: Row, name: str) -> str:
-    value = row.get(name)
-    if not isinstance(value, str) or not value:
-        raise TaskError(f"expected a row with a text '{name}'; got {', '.join(sorted(map(str, row))) or 'nothing'}")
-    return value
 
 
 def _stdio(inputs: object, outputs: object, name: str) -> Stdio:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import ast
 import math
-import threading
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from palaestra.core.errors import SandboxError
-from palaestra.core.records import Failure, FailureCause, Json
+from palaestra.core.records import Failure, FailureCause, Json, Score
 from palaestra.core.text import clean_text
-from palaestra.sandbox.base import MIB, Limits, SandboxCommand, SandboxResult, Status, make_sandbox
+from palaestra.sandbox.base import MIB, Limits, SandboxCommand, SandboxResult, make_sandbox
 from palaestra.sandbox.rpc import ISOLATED, Script, ScriptSession, SessionPool, last_error_line
 from palaestra.tasks.code.comparison import first_difference, same_output
 from palaestra.tasks.code.extraction import parse_program
@@ -60,13 +60,6 @@ class CaseOutcome(StrEnum):
     """The response contains no program that defines what was asked for."""
 
 
-_LIMIT_OUTCOMES = {
-    **dict.fromkeys((Status.WALL_TIME, Status.CPU_TIME), CaseOutcome.TIME),
-    Status.MEMORY: CaseOutcome.MEMORY,
-    Status.OUTPUT: CaseOutcome.OUTPUT,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class CaseVerdict:
     """The outcome of one test, with an explanation."""
@@ -98,6 +91,12 @@ class ProgramVerdict:
     def detail(self) -> str:
         return next((v.detail for v in self.verdicts if not v.passed), "")
 
+    def score(self, count: int = 0, **evidence: str) -> Score:
+        """The score: 1 if all tests passed, else 0. The evidence names the number of passed tests, of `count`."""
+        passed = f"{sum(verdict.passed for verdict in self.verdicts)} of {count or len(self.verdicts)}"
+        evidence = {"outcome": self.outcome.value, "passed": passed, "detail": self.detail, **evidence}
+        return Score(float(self.passed), evidence)
+
 
 class ProgramJudge:
     """Runs programs against their tests.
@@ -110,16 +109,14 @@ class ProgramJudge:
     """
 
     def __init__(self, sandbox: Sandbox | None = None, seconds: float = 10.0, *, trusted: bool = False) -> None:
-        self._sandbox, self.seconds, self.trusted = sandbox, seconds, trusted
-        self._starting = threading.Lock()
+        self.seconds, self.trusted = seconds, trusted
+        if sandbox is not None:
+            self.sandbox = sandbox
         self._graders = SessionPool(lambda: _GRADER.start(self.sandbox, _GRADER_LIMITS))
 
-    @property
+    @cached_property
     def sandbox(self) -> Sandbox:
-        with self._starting:
-            if self._sandbox is None:
-                self._sandbox = make_sandbox()
-        return self._sandbox
+        return make_sandbox()
 
     def judge(
         self, tests: Stdio | Functions, code: str, seconds: float = 0.0, memory: int = 0, reference: str = ""
@@ -328,8 +325,8 @@ def _select_keys(message: Json) -> Json:
 
 def _judge_end(result: SandboxResult) -> CaseVerdict:
     """The verdict on a program that ended too early."""
-    if result.status in _LIMIT_OUTCOMES:
-        return CaseVerdict(_LIMIT_OUTCOMES[result.status], result.status.value)
+    if overrun := result.status.overrun:
+        return CaseVerdict(CaseOutcome(overrun), result.status.value)
     return CaseVerdict(CaseOutcome.RUNTIME_ERROR, _clean(last_error_line(result)))
 
 

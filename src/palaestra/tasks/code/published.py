@@ -22,7 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Example, Message, Problem, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import check_choice, check_skills, get_split, part_by_date, part_by_hash, take
@@ -96,9 +96,7 @@ class PublishedCode(CodeTask):
 
         They are generated without a language model and do not depend on `subskill`, which is only recorded.
         """
-        check_skills(self, [skill])
-        if subskill and subskill not in self.slices[skill]:
-            raise UnknownNameError(f"subskill of {skill}", subskill, self.slices[skill])
+        check_skills(self, [skill], subskill)
         form = self.forms[skill]
         names = [name for name in FAMILY if (name == "programs") is (form is Form.PROGRAM)]
         drawers = [(name, draw) for name in names for draw in FAMILY[name].values()]

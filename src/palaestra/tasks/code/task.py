@@ -85,14 +85,7 @@ class CodeTask(TaskHooks, ABC):
             )
         if isinstance(verdict, Failure):
             return verdict
-        count = len(tests.inputs) if isinstance(tests, Stdio) else len(verdict.verdicts)
-        evidence = {
-            "outcome": verdict.outcome.value,
-            "passed": f"{sum(v.passed for v in verdict.verdicts)} of {count}",
-            "detail": verdict.detail,
-            "found": extracted.how,
-        }
-        return Score(float(verdict.passed), evidence)
+        return verdict.score(len(tests.inputs) if isinstance(tests, Stdio) else 0, found=extracted.how)
 
 
 class CodeSkills(CodeTask, ProceduralTask[CodeDraft]):

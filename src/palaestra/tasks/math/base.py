@@ -6,9 +6,8 @@ part of the response that matches the grammar is used. Answers are compared exac
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -72,23 +71,9 @@ class AnswerKind(StrEnum):
     """Numbers in order, separated by commas."""
 
 
-def make_skill(kind: AnswerKind = AnswerKind.NUMBER, **subskills: Drawer) -> MathSkill:
-    return MathSkill(kind, subskills)
-
-
 def calculate(sign: str, a: int, b: int) -> int:
     """The result of one operation. Divisions are exact."""
     return {"+": a + b, "-": a - b, "*": a * b, "/": a // b}[sign]
-
-
-def add_up(numbers: Sequence[int]) -> tuple[str, ...]:
-    """The steps of a sum, one number at a time.
-
-    >>> add_up([3, 4, 5])
-    ('3+4=7', '7+5=12')
-    """
-    totals = itertools.accumulate(numbers)
-    return tuple(f"{total}+{number}={total + number}" for total, number in zip(totals, numbers[1:], strict=False))
 
 
 _MAX_LENGTH = 400

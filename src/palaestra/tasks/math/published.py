@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import TaskHooks, check_skills, take
@@ -28,7 +28,7 @@ from palaestra.tasks.math.equivalence.compare import NO_NUMBER, TIMEOUT, AnswerV
 from palaestra.tasks.math.equivalence.sympy_process import get_client
 from palaestra.tasks.math.extraction import ExtractedAnswer, extract_worked, find_boxed, numbers_in
 from palaestra.tasks.math.solving import solve_question
-from palaestra.tasks.sources import Row, Source, read_rows
+from palaestra.tasks.sources import Row, Source, get_text, read_rows
 
 INSTRUCTION = "Reason step by step, and put your final answer within \\boxed{}."
 _VALIDATION_SHARE = 15
@@ -115,9 +115,7 @@ class WorkedTask(TaskHooks, ABC):
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         """`count` worked solutions of TRAIN with the prompts of an evaluation. They repeat once all are used."""
-        check_skills(self, [skill])
-        if subskill and subskill not in self.parts:
-            raise UnknownNameError(f"subskill of {skill}", subskill, self.parts)
+        check_skills(self, [skill], subskill)
         names = (subskill,) if subskill else self.parts
         items = [item for item in self._select(Split.TRAIN, skill) if item.subskill in names]
         if not items:
@@ -190,14 +188,6 @@ class WorkedTask(TaskHooks, ABC):
         return self._items
 
 
-def _text_field(row: Row, name: str, where: str) -> str:
-    """The text in field `name` of a row."""
-    value = row.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise TaskError(f"{where}: expected a text in the field '{name}'; got {value!r:.60}")
-    return value
-
-
 def _messages(item: _WorkedProblem) -> tuple[Message, ...]:
     return (Message("user", f"{item.question.strip()}\n\n{INSTRUCTION}"),)
 
@@ -246,7 +236,7 @@ class GSM8K(WorkedTask):
     kinds, parts, slice = STEPS, OPERATIONS, "type"
 
     def _item(self, row: Row, where: str) -> _WorkedProblem:
-        question, answer = _text_field(row, "question", where), _text_field(row, "answer", where)
+        question, answer = get_text(row, "question", where), get_text(row, "answer", where)
         solution, mark, final = answer.rpartition("####")
         if not mark or not final.strip():
             raise TaskError(f"{where}: expected an answer that ends with '#### NUMBER'; got ...{answer[-40:]!r}")
@@ -270,14 +260,9 @@ def _operations(solution: str) -> str:
 
 
 TYPES = {
-    "Algebra": "algebra",
-    "Counting & Probability": "counting_and_probability",
-    "Geometry": "geometry",
-    "Intermediate Algebra": "intermediate_algebra",
-    "Number Theory": "number_theory",
-    "Prealgebra": "prealgebra",
-    "Precalculus": "precalculus",
-}
+    name: name.lower().replace("&", "and").replace(" ", "_")
+    for name in ("Algebra", "Counting & Probability", "Geometry", "Intermediate Algebra", "Number Theory", "Prealgebra", "Precalculus")
+}  # fmt: skip
 LEVELS = ("level_1", "level_2", "level_3", "level_4", "level_5")
 
 
@@ -304,14 +289,14 @@ class MATH(WorkedTask):
 
     def _load(self) -> dict[Split, list[_WorkedProblem]]:
         if self._items is None:
-            get_client().start()  # It takes a second or two, while the data and the model are loaded.
+            get_client().server.start()  # It takes a second or two, while the data and the model are loaded.
         return super()._load()
 
     def _item(self, row: Row, where: str) -> _WorkedProblem:
-        kind, level = _text_field(row, "type", where), _text_field(row, "level", where)
+        kind, level = get_text(row, "type", where), get_text(row, "level", where)
         if kind not in TYPES and kind not in TYPES.values():
             raise TaskError(f"{where}: expected 'type' to be one of {', '.join(TYPES)}; got {kind!r}")
-        problem, solution = _text_field(row, "problem", where), _text_field(row, "solution", where)
+        problem, solution = get_text(row, "problem", where), get_text(row, "solution", where)
         box = find_boxed(solution)
         if box is None:
             raise TaskError(f"{where}: expected a solution with its answer in \\boxed{{}}; got ...{solution[-40:]!r}")

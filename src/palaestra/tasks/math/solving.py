@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from palaestra.core.tables import load_table
 from palaestra.tasks.math.equivalence.numerals import TooLargeError, read_number
 from palaestra.tasks.math.units import find_unit
 from palaestra.tasks.readings import NUMBER_WORDS, read_number_words
@@ -96,20 +97,9 @@ def _to_digits(match: re.Match[str]) -> str:
 
 _N = r"-?(?:\d+ ?/ ?\d+|\d+(?:\.\d+)?|\.\d+)"
 _LIST = rf"(?P<list>{_N}(?:(?:,? and |,? or |, ?|; ?| ){_N})+)"
-_WORDS = (
-    (r"\b(?:multiplied by|times)\b|(?<=[\d)]) ?x ?(?=[\d(])", "*"), (r"\b(?:divided by|over)\b", "/"),
-    (r"\b(?:plus|added to)\b", "+"), (r"\bminus\b", "-"), (r"\bsquared\b", "^{2}"), (r"\bcubed\b", "^{3}"),
-    (r"\bto the power of (\d)\b|\^ ?(\d)\b", r"^{\1\2}"), (r"(?:%| ?\bper ?cent) of\b", "/100*"),
-)  # fmt: skip
-_PAIRS: Sequence[tuple[str, str]] = (
-    (r"(?:add|the (?:sum|total) of|sum of) (.+) (?:and|to) (.+)", r"(\1)+(\2)"),
-    (r"(?:subtract|take|deduct) (.+?)(?: away)? from (.+)", r"(\2)-(\1)"),
-    (r"(?:multiply|the product of|product of) (.+) (?:by|and|with) (.+)", r"(\1)*(\2)"),
-    (r"(?:divide|the quotient of|quotient of) (.+) (?:by|and) (.+)", r"(\1)/(\2)"),
-    (r"how (?:often|many times) does (.+) (?:fit|go) into (.+)", r"(\2)/(\1)"),
-    (r"the difference (?:between|of) (.+) and (.+)", r"(\1)-(\2)"),
-    (r"(?:double|twice) (.+)", r"2*(\1)"), (r"triple (.+)", r"3*(\1)"),
-)  # fmt: skip
+_TABLE = load_table(__file__, "wordings")
+_WORDS: Sequence[tuple[str, str]] = _TABLE["signs"]
+_PAIRS: Sequence[tuple[str, str]] = _TABLE["pairs"]
 
 
 def _solve_expression(asked: str) -> Solution | None:
@@ -328,8 +318,6 @@ def _binary(match: re.Match[str]) -> Solution:
 
 
 _END = r"\s*[?.!]*"
-_SOLVERS = (
-    *(_choose, _sort, _convert, _divisor, _binary, _find_missing, _continue, _count_words, _change, _take_fraction),
-    *(_mean, _rectangle, _later),
-)
-_TEMPLATES = [(re.compile(pattern + _END), solve) for pattern, solve in read_wordings(__file__, "questions", _SOLVERS)]
+_TEMPLATES: Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], Solution | None]]] = [
+    (re.compile(pattern + _END), solve) for pattern, solve in read_wordings(__file__, "questions", globals())
+]

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.tasks.base import UnusableError, get_split
 from palaestra.tasks.content import read_brief
-from palaestra.tasks.math.arithmetic import ADVANCED, ARITHMETIC
-from palaestra.tasks.math.base import MathDatum, MathDraft, MathSkill, equal, extract, plain
-from palaestra.tasks.math.reasoning import REASONING
+from palaestra.tasks.math.base import MathDatum, MathDraft, equal, extract, plain
+from palaestra.tasks.math.recipes import SKILLS
 from palaestra.tasks.math.solving import solve_question
 from palaestra.tasks.procedural import Family, ProceduralTask, format_response, make_problem
-
-SKILLS: Mapping[str, MathSkill] = ARITHMETIC | REASONING | ADVANCED
 
 
 def draft_split(skill: str, draft: MathDraft) -> Split | None:

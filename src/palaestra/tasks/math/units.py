@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import re
 
-_UNITS = {
-    "length": {"millimet": 1, "mm": 1, "centimet": 10, "cm": 10, "decimet": 100, "met": 1000, "m": 1000,
-               "kilomet": 10**6, "km": 10**6},
-    "mass": {"milligram": 1, "mg": 1, "gram": 1000, "g": 1000, "kilogram": 10**6, "kg": 10**6, "kilo": 10**6,
-             "tonne": 10**9},
-    "time": {"second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3600, "h": 3600, "day": 86400, "week": 604800},
-    "volume": {"millilit": 1, "ml": 1, "centilit": 10, "cl": 10, "lit": 1000, "l": 1000},
-    "money": {"cent": 1, "dollar": 100, "euro": 100},
-}  # fmt: skip
+from palaestra.core.tables import load_table
+
+_TABLE = load_table(__file__, "units")
+_UNITS: dict[str, dict[str, int]] = _TABLE["units"]
 
 
 def find_unit(word: str) -> tuple[str, int] | None:

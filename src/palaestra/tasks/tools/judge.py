@@ -1,30 +1,30 @@
 """Run the answer of a model and record its tool calls.
 
-A program runs in one sandbox, the tools run in another. Most programs consist of calls only, such as
-`a = add_days("2024-01-01", 5)` and `answer(a)`. They are interpreted here, up to the first name that is not defined, which
-is about forty times as fast. Every call passes through this module, which checks its arguments, records it, forwards it and
-returns the result. So a program cannot forge the record, and no sandbox contains the plan or the expected answer.
+A program runs in a sandbox. Most programs consist of calls only, such as `a = add_days("2024-01-01", 5)` and `answer(a)`. They are
+interpreted here, up to the first name that is not defined, which is about forty times as fast. Every call passes through this
+module, which checks its arguments, executes and records it, and returns the result. So a program cannot forge the record, and the
+sandbox does not contain the plan or the expected answer. The tools are pure functions of our own with bounded arguments, so
+they need no sandbox.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import json
 import math
-import threading
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from functools import cache
-from importlib.resources import files as package_files
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from palaestra.core.errors import SandboxError, TaskError, suggest
+from palaestra.core.errors import TaskError, suggest
 from palaestra.core.records import Json
 from palaestra.sandbox.base import KIB, MIB, Limits, SandboxResult, Status, make_sandbox
-from palaestra.sandbox.rpc import Script, ScriptSession, SessionPool, last_error_line
+from palaestra.sandbox.rpc import Script, ScriptSession, last_error_line
 from palaestra.tasks.tools.extraction import Asked, CallReference
 from palaestra.tasks.tools.library import LIBRARY
-from palaestra.tasks.tools.library.tool import ArgumentError, Tool
+from palaestra.tasks.tools.library.tool import ArgumentError
 from palaestra.tasks.tools.matching import MAX_CALLS, PlanOutcome, Record
 from palaestra.tasks.tools.plans import ExecutedCall, iterate_leaves, map_leaves
 
@@ -33,19 +33,10 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 64 * KIB
 PROGRAM = Script("palaestra.tasks.tools.inside", ("program",), _MAX_BYTES, ascii=False)
-_WORKER = Script("palaestra.tasks.tools.inside", ("worker",), _MAX_BYTES, ascii=False)
-_LIFETIME = 30.0
-"""Seconds after which the sandbox of the tools is not used again."""
-WORKER_LIMITS = Limits(
-    wall_seconds=2 * _LIFETIME, cpu_seconds=_LIFETIME, memory=256 * MIB, processes=4, output=64 * MIB, disk=4 * MIB
-)
+_MAX_RESULT = 32 * KIB
+"""Maximum size of a tool's result as JSON."""
 _MAX_INTERPRETED = 4000
 """Maximum length of a program that is interpreted, so that no value is too large for a message."""
-_LIMIT_OUTCOMES = {
-    **dict.fromkeys((Status.WALL_TIME, Status.CPU_TIME), PlanOutcome.TIME),
-    Status.MEMORY: PlanOutcome.MEMORY,
-    Status.OUTPUT: PlanOutcome.OUTPUT,
-}
 MakeCall = Callable[[str, list[object], Json], ExecutedCall]
 
 
@@ -53,21 +44,19 @@ class ToolJudge:
     """Runs programs and plans.
 
     Arguments:
-        sandbox: where programs and tools run; by default bubblewrap, started on first use.
+        sandbox: where programs run; by default bubblewrap, started on first use.
         seconds: CPU time limit of a program.
     """
 
     def __init__(self, sandbox: Sandbox | None = None, seconds: float = 2.0) -> None:
-        self._sandbox, self._starting = sandbox, threading.Lock()
+        if sandbox is not None:
+            self.sandbox = sandbox
         self.limits = Limits.for_work(seconds, memory=256 * MIB, processes=16, output=MIB, disk=16 * MIB)
-        self._workers = SessionPool(lambda: _WORKER.start(self.sandbox(), WORKER_LIMITS, library_files()), _LIFETIME)
 
+    @cached_property
     def sandbox(self) -> Sandbox:
         """The sandbox, which is created on first use."""
-        with self._starting:
-            if self._sandbox is None:
-                self._sandbox = make_sandbox()
-        return self._sandbox
+        return make_sandbox()
 
     def run_program(self, code: str, offered: Sequence[str]) -> Record:
         """Run a program that calls tools and ends with `answer(value)`. A program of calls only is interpreted.
@@ -82,7 +71,7 @@ class ToolJudge:
     def run_in_sandbox(self, code: str, offered: Sequence[str]) -> Record:
         """Run any program in its own sandbox."""
         calls: list[ExecutedCall] = []
-        session = PROGRAM.start(self.sandbox(), self.limits)
+        session = PROGRAM.start(self.sandbox, self.limits)
         try:
             session.send({"code": code, "tools": list(offered)})
             last = self._serve(session, offered, calls)
@@ -97,11 +86,7 @@ class ToolJudge:
         return _error_record(calls, last.get("error"))
 
     def run_calls(self, calls: Sequence[Asked], offered: Sequence[str]) -> Record:
-        """Make calls in order, with references to earlier results. The result of the last call is the answer.
-
-        Raises:
-            SandboxError: the sandbox of the tools failed.
-        """
+        """Make calls in order, with references to earlier results. The result of the last call is the answer."""
         executed: list[ExecutedCall] = []
         results: Json = {}
         if len(calls) > MAX_CALLS:
@@ -120,10 +105,6 @@ class ToolJudge:
                 return Record(tuple(executed), fault, executed[-1].error)
             results[call.name] = executed[-1].value
         return Record(tuple(executed), None, value=executed[-1].value)
-
-    def close(self) -> None:
-        """Close the sandbox of the tools, which otherwise ends by itself after some time."""
-        self._workers.close()
 
     def _serve(self, session: ScriptSession, offered: Sequence[str], calls: list[ExecutedCall]) -> Json | None:
         """Answer the calls of a program. Returns the first message that is not a call, or the call above the limit."""
@@ -147,36 +128,16 @@ class ToolJudge:
             arguments = LIBRARY[name].bind(args, kwargs)
         except ArgumentError as error:
             return ExecutedCall(name, raw, error=str(error))
-        return self._call_worker(LIBRARY[name], arguments)
-
-    def _call_worker(self, tool: Tool, arguments: Json) -> ExecutedCall:
-        """Call a tool in the sandbox of the tools, which runs only our own code and serves many answers."""
-        while True:
-            worker, fresh = self._workers.acquire()
-            worker.send({"tool": tool.name, "arguments": arguments})
-            reply = worker.receive()
-            if reply is not None:
-                self._workers.release(worker)
-                break
-            ended = self._workers.discard(worker)
-            # A used worker may have reached a limit meanwhile. The tools are pure, so the call can be repeated.
-            if fresh:
-                raise SandboxError(f"the sandbox of the tools ended during {tool.name}: {last_error_line(ended)}")
-        if "broken" in reply:
-            module = tool.function.__module__
-            raise TaskError(f"the tool {tool.name} raised an error: {reply['broken']}; fix it in {module}")
-        return ExecutedCall(tool.name, arguments, reply.get("value"), reply.get("error", ""))
-
-
-@cache
-def library_files() -> dict[str, str]:
-    """The modules of the tool library, under their package name."""
-    package = "palaestra/tasks/tools"
-    files = {f"{folder}/__init__.py": "" for folder in ("palaestra", "palaestra/tasks", package)}
-    for module in (package_files("palaestra.tasks.tools") / "library").iterdir():
-        if module.name.endswith(".py"):
-            files[f"{package}/library/{module.name}"] = module.read_text(encoding="utf-8")
-    return files
+        try:
+            value = LIBRARY[name].function(**arguments)
+        except (ValueError, OverflowError) as error:  # The tool rejects its arguments.
+            return ExecutedCall(name, arguments, error=str(error)[:1000])
+        except Exception as error:  # The arguments have the right types, so the tool is at fault.
+            module, problem = LIBRARY[name].function.__module__, f"{type(error).__name__}: {error}"
+            raise TaskError(f"the tool {name} raised an error: {problem}; fix it in {module}") from error
+        size = len(json.dumps(value))
+        too_large = f"the result is too large: {size} bytes, {_MAX_RESULT} at most" if size > _MAX_RESULT else ""
+        return ExecutedCall(name, arguments, None if too_large else value, too_large)
 
 
 def interpret(code: str, offered: Collection[str], make: MakeCall) -> Record | None:
@@ -268,8 +229,8 @@ def _exit_record(session: ScriptSession, result: SandboxResult, calls: list[Exec
         return Record(tuple(calls), PlanOutcome.OUTPUT, "it sent a value that is too large")
     if session.garbled:
         return _error_record(calls, None)
-    if result.status in _LIMIT_OUTCOMES:
-        return Record(tuple(calls), _LIMIT_OUTCOMES[result.status], result.status.value)
+    if overrun := result.status.overrun:
+        return Record(tuple(calls), PlanOutcome(overrun), result.status.value)
     return _no_answer(calls) if result.status is Status.OK else _error_record(calls, last_error_line(result))
 
 

@@ -187,11 +187,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
 
     def check_scoring(self) -> None:
         """Start the sandbox; raises `SandboxError` if it is not available."""
-        self.judge.sandbox()
-
-    def close(self) -> None:
-        """Close the sandbox of the tools, which otherwise ends by itself after some time."""
-        self.judge.close()
+        _ = self.judge.sandbox
 
     def _score(self, problem: Problem, record: Record) -> Score:
         plan = Plan.from_data(problem.metadata["plan"])

@@ -158,13 +158,7 @@ _MARKS = frozenset(".,;:!?()\n\u2013\u2014")
 _SENTENCE_ENDS = frozenset(".!?;\n")
 _DENIALS, _TURNS, _SUBJECTS = (frozenset[str](_WORDS[name]) for name in ("denials", "turns", "subjects"))
 _DENIAL_PAIRS = frozenset((first, second) for first, second in _WORDS["denial_pairs"])
-_IDIOMS = (
-    (re.compile(r"\bno longer\b", re.IGNORECASE), "not"),
-    (re.compile(r"\b(?:no|without(?: an?| any)?) (?:doubt|question)\b", re.IGNORECASE), " "),
-    (re.compile(r"\bnot (only|just|merely|simply)\b", re.IGNORECASE), r"\1"),
-    (re.compile(r"\b(?:nothing|none|no) (?:but|other than)\b", re.IGNORECASE), " "),
-    (re.compile(r"\b(?:yes|true)\s*(?:or|and|/)\s*(?:no|false)\b", re.IGNORECASE), " "),
-)
+_IDIOMS = [(re.compile(pattern, re.IGNORECASE), meaning) for pattern, meaning in _WORDS["idioms"]]
 """Phrases with a word of negation that negate nothing, and "no longer", which means "not"."""
 
 

@@ -41,19 +41,12 @@ _END = b"IEND\xaeB`\x82"
 """The last bytes of a complete PNG file."""
 
 
-_SCENES = (
-    "A picture holds shapes or one chart. Shapes: "
-    f"{', '.join(SHAPES)}; colours: {', '.join(COLORS)}; sizes: {', '.join(RADII)} (radius "
-    f"{', '.join(f'{name} {radius:g}' for name, radius in RADII.items())}). A shape's x and y are its middle in pixels from the "
-    f"upper left corner; shapes lie wholly inside and at least {GAP} pixels apart. A chart is of bars (values 1 to 8), a "
-    "line (values 0 to 8, one colour) or a pie (slices in twelfths that make 12)."
-)
+_RADII = ", ".join(f"{name} {radius:g}" for name, radius in RADII.items())
+_LISTS = {name: ", ".join(values) for name, values in (("shapes", SHAPES), ("colours", COLORS), ("sizes", RADII))}
+_SCENES = read_brief("vision-scenes").format(**_LISTS, radii=_RADII, gap=GAP)
 ABOUT_SCENES = f"Questions about small pictures of {SIDE} x {SIDE} pixels."
 ABOUT_WORDS = "Questions about simple pictures of coloured shapes, or of one chart of bars, a line or a pie."
-ANSWERS = (
-    "The question can be answered from the picture alone, in one word or number; the working says in a short sentence "
-    "what is seen."
-)
+ANSWERS = read_brief("vision-answers")
 
 Question = Annotated[str, Field(min_length=1, description="What is asked about the picture.")]
 Reasoning = Annotated[str, Field(min_length=1, description="What is seen, in a short sentence.")]

@@ -9,6 +9,7 @@ from typing import Literal
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
+from palaestra.core.tables import load_table
 from palaestra.tasks.base import get_split
 
 SIDE = 64
@@ -18,14 +19,7 @@ CELL = 16
 GRID = SIDE // CELL
 
 COLORS: Mapping[str, tuple[int, int, int]] = {
-    "red": (222, 32, 38),
-    "green": (34, 150, 60),
-    "blue": (38, 84, 222),
-    "yellow": (245, 208, 0),
-    "purple": (136, 44, 178),
-    "orange": (248, 128, 16),
-    "black": (16, 16, 16),
-    "pink": (252, 150, 196),
+    name: (red, green, blue) for name, (red, green, blue) in load_table(__file__, "words")["colours"].items()
 }
 SHAPES = ("circle", "square", "triangle", "diamond", "cross", "star")
 RADII: Mapping[str, float] = {"small": 4.0, "large": 6.5}

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -39,6 +40,7 @@ from palaestra.core.records import (
 )
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, rate_interval
+from palaestra.core.tables import load_table
 from palaestra.tasks.base import TaskHooks, UnusableError, check_skills, get_split, take
 from palaestra.tasks.content import read_brief
 from palaestra.tasks.sources import Row, Rows, Source, get_field, locate_dataset, read_rows
@@ -47,15 +49,9 @@ from palaestra.tasks.vision.pictures import Datum, Images, Pictures
 
 _YES_NO = ("yes", "no")
 _TRUE_FALSE = ("true", "false")
-_NATURAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "yes_no": ("Please answer Yes or No.", _YES_NO),
-    "multiple_choice": ("Please output the letter corresponding to the correct option.", ("A", "B")),
-}
-_EASY: Mapping[str, tuple[str, ...]] = {
-    "colour": ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow"),
-    "shape": ("circle", "rectangle", "triangle"),
-    "yes_no": _YES_NO,
-}
+_TABLE = load_table(__file__, "sets")
+_NATURAL: Mapping[str, Mapping[str, Any]] = _TABLE["natural"]
+_EASY: Mapping[str, tuple[str, ...]] = {kind: tuple(answers) for kind, answers in _TABLE["easy"].items()}
 
 
 _PLACES = ((0, 0), (0, 1), (1, 0), (1, 1))
@@ -272,10 +268,10 @@ class NaturalBench(_VisualSet):
     name, source = "naturalbench", Source("naturalbench", "BaiqiL/NaturalBench")
     unit_size = 4
     kinds = tuple(_NATURAL)
-    closed: Mapping[str, tuple[str, ...]] = {kind: choices for kind, (_, choices) in _NATURAL.items()}
+    closed: Mapping[str, tuple[str, ...]] = {kind: tuple(own["answers"]) for kind, own in _NATURAL.items()}
 
     def format_question(self, question: str, kind: str) -> str:
-        return f"{question} {_NATURAL[kind][0]}"
+        return f"{question} {_NATURAL[kind]['request']}"
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
         """Question, image and group accuracy; empty if no group is complete.

@@ -9,14 +9,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from palaestra.tasks.vision.charts import ORDINALS, TRENDS
-from palaestra.tasks.vision.drafts import PLURALS, YES_NO
+from palaestra.tasks.vision.drafts import BESIDE, EXTREMES, ORDINALS, PLURALS, TRENDS, YES_NO
 from palaestra.tasks.vision.scene import COLOR_NAMES, PIE_PARTS, SHAPES, SIDE, SIZES, Chart, Item, Scene
-from palaestra.tasks.vision.shapes import BESIDE, EXTREMES
 from palaestra.tasks.wordings import read_wordings
 
 _CLEAR = 4
@@ -259,9 +257,6 @@ _PIECES = {
     "BEST": "(?P<w>highest|lowest|largest|smallest)",
     "ORDINAL": "|".join(ORDINALS),
 }
-_SHAPE_SOLVERS = (
-    *(_extreme, _neighbor, _odd, _attribute, _most, _next, _exists, _combine, _count, _half, _same, _relation),
-)
-_CHART_SOLVERS = (_chart_extreme, _chart_count, _pie_half, _bars, _line)
-_SHAPE_TEMPLATES = read_wordings(__file__, "shapes", _SHAPE_SOLVERS, _PIECES)
-_CHART_TEMPLATES = read_wordings(__file__, "chart", _CHART_SOLVERS, _PIECES)
+_Solve = Callable[[Scene, re.Match[str]], SceneAnswer]
+_SHAPE_TEMPLATES: Sequence[tuple[str, _Solve]] = read_wordings(__file__, "shapes", globals(), _PIECES)
+_CHART_TEMPLATES: Sequence[tuple[str, _Solve]] = read_wordings(__file__, "chart", globals(), _PIECES)

@@ -11,15 +11,11 @@ from palaestra.core.records import Completion, Example, Failure, ImagePart, Mess
 from palaestra.runs.files import from_json, to_data
 from palaestra.tasks.procedural import Family, ProceduralTask, format_response, make_problem
 from palaestra.tasks.vision.answers import judge
-from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN
-from palaestra.tasks.vision.drafts import Skills, VisionDraft
+from palaestra.tasks.vision.drafts import SKILLS, VisionDraft
 from palaestra.tasks.vision.pictures import ABOUT_SCENES, ABOUT_WORDS, ANSWERS, Datum, Pictures
 from palaestra.tasks.vision.render import png_url, render_scene
 from palaestra.tasks.vision.scene import Scene, check_scene, scene_split
-from palaestra.tasks.vision.shapes import OBJECTS, RELATIONS
 from palaestra.tasks.vision.solving import SceneAnswer, answer_question
-
-SKILLS: Skills = {**OBJECTS, **CHARTS_SEEN, **RELATIONS, **CHARTS_READ}
 
 
 class VisionSkills(ProceduralTask[VisionDraft]):

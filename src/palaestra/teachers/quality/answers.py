@@ -27,8 +27,9 @@ from palaestra.tasks.math import base as math_skills
 from palaestra.tasks.math.base import AnswerKind, extract
 from palaestra.tasks.math.extraction import extract_worked
 from palaestra.tasks.math.published import WorkedTask
+from palaestra.tasks.math.recipes import SKILLS
 from palaestra.tasks.math.solving import find_wrong_unit
-from palaestra.tasks.math.task import SKILLS, MathSkills
+from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.readings import to_figures
 from palaestra.tasks.texts import digest_texts, pictures, words
 from palaestra.tasks.tools.task import ToolsSkills

@@ -7,15 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from palaestra.core.tables import load_table
+
 SIDE = 20
 SIZES = {"train": 1200, "validation": 250, "test": 400}
-COLORS = {
-    "red": (0.9, 0.2, 0.2),
-    "green": (0.2, 0.8, 0.3),
-    "blue": (0.2, 0.3, 0.9),
-    "yellow": (0.9, 0.8, 0.2),
-    "purple": (0.6, 0.2, 0.7),
-}
+COLORS: dict[str, list[float]] = load_table(__file__, "colors")
 SHAPES = ("circle", "square", "triangle", "cross")
 RADII = {"small": 2.0, "large": 3.6}
 OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}

@@ -13,15 +13,14 @@ from typing import Any, Literal, Protocol, TypeAlias
 from palaestra.core.errors import PalaestraError, SandboxError, SettingsError, suggest
 from palaestra.core.records import Json
 from palaestra.core.registry import Registry
+from palaestra.core.tables import load_table
 from palaestra.core.text import clean_text
 
 COMMANDS = Registry("command", "palaestra.commands")
 
-_ORDER = (
-    "open", "goto", "scroll_up", "scroll_down", "create", "edit", "insert", "undo", "search_dir", "search_file",
-    "find_file", "memory_write", "memory_read", "validate", "submit",
-)  # fmt: skip
-"""The order of the commands in the prompt. Others follow, and bash comes last."""
+_TABLE: Mapping[str, tuple[str, str]] = load_table(__file__, "commands")
+for _name, (_place, _description) in _TABLE.items():
+    COMMANDS.register(_name, f"{__package__}.{_place}", _description)
 _WIDTH = 100
 """The width of the documentation."""
 
@@ -170,7 +169,7 @@ def load_commands(names: Iterable[str] = ()) -> dict[str, Command]:
         UnknownNameError: there is no such command.
         SettingsError: the registered object is not a command of that name.
     """
-    ordered = sorted(COMMANDS.names(), key=lambda name: (name == "bash", (*_ORDER, name).index(name)))
+    ordered = sorted(COMMANDS.names(), key=lambda name: (name == "bash", (*_TABLE, name).index(name)))
     commands = {name: COMMANDS.get(name) for name in (tuple(names) or ordered)}
     for name, command in commands.items():
         if not isinstance(command, Command) or command.name != name:

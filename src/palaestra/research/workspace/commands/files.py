@@ -31,15 +31,8 @@ _MAX_SHOWN = 40_000
 HEADER = re.compile(r"^\[file (.+), \d+ lines?(?:, .*)?\]$", re.MULTILINE)
 """The first line of every window, with the path; history processors find windows by it."""
 
-_QUERIES: dict[str, str] = load_table(__file__, "queries")
-
-_PROBLEMS: dict[str, str] = {
-    "folder": "is a folder. List it with: ls -la '{path}'; or find a file with: find_file NAME '{path}'",
-    "missing": "does not exist. Look with: ls, or find_file NAME; make it with: create '{path}'",
-    "dangling": "is a link that leads to nothing. See where to with: ls -l '{path}'",
-    "special": "is neither a file nor a folder (a device, a pipe or a socket), so it cannot be opened",
-    "unreadable": "may not be read. See its rights with: ls -l '{path}'",
-}
+_QUERIES = load_table(__file__, "queries")
+_PROBLEMS: dict[str, str] = _QUERIES["problems"]
 
 
 # Queries to the shell

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from palaestra.core.errors import PalaestraError, suggest
 from palaestra.core.records import Json
 from palaestra.core.registry import describe_error_within
+from palaestra.core.tables import load_table
 from palaestra.core.text import clean_text
 from palaestra.research.workspace.commands.base import (
     BrokenCommandError,
@@ -220,30 +221,7 @@ class Session:
 
 _PREFIX = re.compile(r"sudo|env|[A-Za-z_]\w*=.*")
 """Words that may precede the program."""
-_CONSOLE = "nothing can be typed into its console: "
-_PYTHON = f"{_CONSOLE}write a file and run it with: python FILE; or python -c 'CODE'"
-_ANY = r"( .*)?"
-_BARE = r"( -(?![cmVh]\b)[a-zA-Z]+)*"
-"""Short options, except those that run something and exit: -c, -m, -V, -h."""
-
-_RULES: Mapping[str, str] = {
-    rf"(vi|vim|nvim|vimdiff|view|gvim|nano|pico|emacs|emacsclient|micro|joe|jed|mcedit|kak|hx|helix){_ANY}":
-        "to change a file use edit, insert or create; to see it, open",
-    rf"ed{_BARE}": "to change a file use edit, insert or create",
-    rf"(less|more|most|pg){_ANY}": "to see a file use open, or cat, head and tail",
-    rf"(htop|btop|atop|nvtop|glances){_ANY}": "use ps aux, free or df, which print once and end",
-    rf"(ssh|telnet|ftp|sftp|mosh){_ANY}": "there is no network here",
-    rf"(tmux|screen|byobu|script){_ANY}": "to run something in the background use: COMMAND > log 2>&1 &",
-    rf"top(?!.* -(b|v|h)){_ANY}": "use ps aux, or top -b -n 1",
-    rf"watch{_ANY}": "run the command itself, once or in a loop that ends",
-    rf"tail\b.* (-f|-F|--follow|-fn|--retry){_ANY}": "tail -f never ends; use tail -n 50 FILE",
-    rf"gdb(?!.* (-batch|--batch|--version)){_ANY}": f"{_CONSOLE}use gdb -batch -ex COMMAND PROGRAM",
-    rf"jupyter (notebook|lab|console|qtconsole){_ANY}": "write a script and run it with python; jupyter nbconvert is fine",
-    rf"i?python[0-9.]*({_BARE}| -m (pdb|IPython|code)\b.*)": _PYTHON,
-    rf"(node|irb|ghci|julia|R|octave|sqlite3|psql|mysql|bc){_BARE}": f"{_CONSOLE}give it a file, or a program as an argument",
-    rf"(bash|sh|dash|zsh|ksh){_BARE}": "this is a shell already; type the command itself",
-    rf"(su|passwd){_ANY}": "there is only one user here",
-}  # fmt: skip
+_RULES: Mapping[str, str] = load_table(__file__, "refused")
 """Advice by a regular expression that matches the whole command: the program's name, and its arguments."""
 
 

@@ -29,18 +29,7 @@ _DROPPED = re.compile(
 )
 _RENAMED: dict[str, str] = NOTATION["renamed"]
 """Commands with the same meaning as another one."""
-_REPLACED = (
-    (re.compile(r"<="), r"\\le "),
-    (re.compile(r">="), r"\\ge "),
-    (re.compile(r"!="), r"\\ne "),
-    (re.compile(r"\*\*"), "^"),
-    (re.compile(r"\*"), r"\\cdot "),
-    (re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![a-zA-Z])"), r"^\\circ "),
-    (re.compile(r"\\operatorname\*?\s*\{\s*([a-zA-Z]+)\s*\}"), r"\\\1 "),
-    (re.compile(r"(?<![\\A-Za-z])sqrt(?![A-Za-z])"), r"\\sqrt "),
-    (re.compile(r"\{,\}"), ","),
-    (re.compile(r"\\%"), "%"),
-)
+_REPLACED = [(re.compile(pattern), spelling) for pattern, spelling in NOTATION["replaced"]]
 _TEXT = re.compile(
     r"\\(?P<name>text|textbf|textit|textrm|textnormal|texttt|textsf|mbox|hbox|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|emph|boxed|fbox|tag)\s*\{"
 )

@@ -10,23 +10,21 @@ closes, and the server ends with it.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import gc
 import json
 import mmap
 import os
 import resource
-import select
 import signal
-import subprocess
 import sys
-import threading
 import time
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.util import find_spec
 
 from palaestra.core.errors import MissingExtraError
+from palaestra.core.records import Json
+from palaestra.sandbox.line_process import LineProcess
 
 _MAX_START_SECONDS = 120.0
 """Seconds for the server to import sympy, which is slow on a cold disk."""
@@ -61,7 +59,7 @@ _CRASH = Answer("crash", "the comparison process ended unexpectedly")
 
 
 class SympyClient:
-    """The client of one server, which starts on first use. Threads take turns.
+    """The client of one server. Threads take turns.
 
     Raises:
         MissingExtraError: math-verify is not installed.
@@ -70,96 +68,28 @@ class SympyClient:
     def __init__(self) -> None:
         if find_spec("math_verify") is None:
             raise MissingExtraError("math-verify", "math", "comparing answers that are not plain numbers")
-        self._lock = threading.Lock()
-        self._server: subprocess.Popen[bytes] | None = None
-        self._ready = False
-
-    def start(self) -> None:
-        """Start the server, without waiting until it is ready."""
-        with self._lock:
-            self._launch()
+        start = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
+        self.server = LineProcess([sys.executable, "-c", start], start_seconds=_MAX_START_SECONDS)
 
     def compare(self, answer: str, reference: str, limit: float) -> Answer:
         """Compare two texts within `limit` seconds, counted from when the server is ready and idle."""
-        with self._lock:
-            reply = None
-            try:
-                pipes = self._launch()
-                if not self._ready and read_line(pipes[1], _MAX_START_SECONDS) is None:
-                    return Answer("start", "the comparison process could not be started")
-                self._ready = True
-                # The monotonic clock is the same for all processes, so the time of the transfer counts too.
-                deadline = time.monotonic() + limit - min(max(_MARGIN * limit, _MIN_MARGIN), limit / 2)
-                request = {"answer": answer, "reference": reference, "deadline": deadline}
-                with contextlib.suppress(OSError):
-                    os.write(pipes[0], _encode(request))
-                    reply = read_line(pipes[1], limit + _EXTRA_SECONDS)
-                return reply or _CRASH
-            finally:
-                if reply is None:
-                    self._stop()  # A late reply must not be taken for that of the next request.
 
-    def close(self) -> None:
-        """Stop the server and its worker."""
-        with self._lock:
-            self._stop()
+        def make_request() -> Json:
+            # The monotonic clock is the same for all processes, so the time of the transfer counts too.
+            deadline = time.monotonic() + limit - min(max(_MARGIN * limit, _MIN_MARGIN), limit / 2)
+            return {"answer": answer, "reference": reference, "deadline": deadline}
 
-    def _launch(self) -> tuple[int, int]:
-        """Start the server unless it runs. Returns the descriptors of its input and output."""
-        if self._server is not None and self._server.poll() is not None:
-            self._stop()  # It was killed while it was idle.
-        if self._server is None:
-            start = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
-            self._server = subprocess.Popen(
-                [sys.executable, "-c", start],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        return self._server.stdin.fileno(), self._server.stdout.fileno()
-
-    def _stop(self) -> None:
-        server, self._server, self._ready = self._server, None, False
-        if server is not None:
-            # The server leads its own process group, so the worker is killed with it.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(server.pid, signal.SIGKILL)
-            server.communicate()
+        try:
+            reply = self.server.ask(make_request, limit + _EXTRA_SECONDS)
+        except ChildProcessError:
+            return Answer("start", "the comparison process could not be started")
+        return Answer(**reply) if reply else _CRASH
 
 
-_SHARED: dict[int, SympyClient] = {}
-
-
+@cache
 def get_client() -> SympyClient:
-    """The client that all comparisons of this process share. A forked process gets its own."""
-    pid = os.getpid()
-    return _SHARED.get(pid) or _SHARED.setdefault(pid, SympyClient())
-
-
-@atexit.register
-def _close_shared() -> None:
-    if client := _SHARED.get(os.getpid()):
-        client.close()
-
-
-def read_line(descriptor: int, timeout: float) -> Answer | None:
-    """The next answer; `None` at the end of the pipe, after `timeout` seconds, or if it is not valid."""
-    deadline = time.monotonic() + timeout
-    data = b""
-    while not data.endswith(b"\n"):
-        if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            return None
-        part = os.read(descriptor, 65_536)
-        if not part:
-            return None
-        data += part
-    try:
-        return Answer(**json.loads(data))
-    except (ValueError, TypeError):
-        return None
+    """The client that all comparisons of this process share."""
+    return SympyClient()
 
 
 def serve() -> None:
@@ -244,5 +174,5 @@ def _compare(answer: str, reference: str, stage: mmap.mmap) -> Answer:
         return Answer("unreadable", f"cannot be compared: {type(error).__name__}: {str(error)[:120]}")
 
 
-def _encode(message: Answer | dict[str, object]) -> bytes:
-    return json.dumps(asdict(message) if isinstance(message, Answer) else message).encode() + b"\n"
+def _encode(message: Answer) -> bytes:
+    return json.dumps(asdict(message)).encode() + b"\n"

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, Field
 
-from palaestra.core.errors import TaskError, UnknownNameError
+from palaestra.core.errors import TaskError
 from palaestra.core.records import Attempt, Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, get_cluster
@@ -127,9 +127,7 @@ class Mnms(TaskHooks):
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         """Shuffled plans of the train split; none is repeated before all were used."""
-        check_skills(self, [skill])
-        if subskill and subskill not in _KINDS:
-            raise UnknownNameError(f"subskill of {skill}", subskill, _KINDS)
+        check_skills(self, [skill], subskill)
         own = [problem for problem in self._parts[Split.TRAIN] if problem.skill == skill]
         own = [problem for problem in own if problem.subskill == subskill] or own
         if not own:

@@ -182,7 +182,9 @@ def several(shortest: int, longest: int, low: int, high: int) -> ValuePool:
 
 def words(shortest: int, longest: int) -> ValuePool:
     """A text of different words."""
-    return ValuePool(lambda rng: " ".join(rng.choice(_WORDS, int(rng.integers(shortest, longest + 1)), replace=False)))
+    return ValuePool(
+        lambda rng: " ".join(rng.choice(_SHARED["words"], int(rng.integers(shortest, longest + 1)), replace=False))
+    )
 
 
 def _date(rng: Rng) -> str:
@@ -193,29 +195,19 @@ def _plain(value: float) -> float | int:
     return int(value) if value == int(value) else value
 
 
-_WORDS = (
-    "amber", "basket", "candle", "copper", "dragon", "engine", "feather", "forest", "garden", "hammer", "island",
-    "jacket", "kitten", "lantern", "marble", "meadow", "needle", "orange", "pepper", "piano", "pocket", "rabbit",
-    "ribbon", "river", "saddle", "silver", "spider", "summer", "tiger", "tunnel", "velvet", "violet", "walnut",
-    "window", "winter", "wizard", "yellow", "zebra", "cloud", "stone", "bread", "glass", "horse", "plate", "ship",
-)  # fmt: skip
-_POOLS: Mapping[str, ValuePool] = {
+_SHARED: Json = json.loads((files(__name__) / "shared.json").read_text(encoding="utf-8"))
+_POOLS: dict[str, ValuePool] = {
     "dates": ValuePool(_date),
     "times": ValuePool(lambda rng: f"{int(rng.integers(24)):02d}:{5 * int(rng.integers(12)):02d}"),
     "days_of_week": among(WEEKDAYS),
     "town": among(tuple(TOWNS)),
     "person": among(tuple(PEOPLE)),
     "item": among(tuple(ITEMS)),
-    "word": among(_WORDS),
+    "word": among(_SHARED["words"]),
     "currency": among(tuple(EUROS)),
     "lengths": among(tuple(METERS)),
     "masses": among(tuple(GRAMS)),
     "volumes": among(tuple(LITERS)),
-    "degrees": among(("C", "F", "K")),
-    "amount": decimal(20, 900, 0.5),
-    "percent": among((2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 20, 25, 30, 40)),
-    "quantity": whole(2, 30),
-    "letter": among(tuple("aeilnorst")),
 }
 """The pools that every domain may use, by name."""
 _KINDS: Mapping[str, Callable[..., ValuePool]] = {
@@ -270,6 +262,7 @@ def offer(draft: ToolDraft, distractors: int) -> list[str]:
     return [offered[int(place)] for place in rng.permutation(len(offered))]
 
 
+_POOLS |= {name: read_pool(pool) for name, pool in _SHARED["pools"].items()}
 DOMAINS = ("time", "quantities", "data", "places", "people", "shop", "together")
 Kinds = Mapping[str, Sequence[Recipe]]
 """The recipes of a skill, by subskill. The subskills are shapes of plans: `single`, `chain`, `join`."""
@@ -277,7 +270,7 @@ Kinds = Mapping[str, Sequence[Recipe]]
 
 def _read_domain(name: str) -> dict[str, Kinds]:
     data = json.loads((files(__name__) / f"{name}.json").read_text(encoding="utf-8"))
-    pools = {**_POOLS, **{own: read_pool(pool) for own, pool in data.get("pools", {}).items()}}
+    pools = _POOLS | {own: read_pool(pool) for own, pool in data.get("pools", {}).items()}
     return {
         skill: {subskill: [read_recipe(recipe, pools) for recipe in recipes] for subskill, recipes in kinds.items()}
         for skill, kinds in data["skills"].items()
