@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from palaestra.recipes.check import research
 from palaestra.recipes.check.recipe import check, describe_plan, plan_checks
 from palaestra.recipes.check.records import CheckStatus
 from palaestra.recipes.check.subjects import make_subject
+from palaestra.recipes.check.submissions import _spoil_json
 
 ALARMS = (CheckStatus.FAIL, CheckStatus.WARN)
 IN_ANOTHER_PROCESS = {"data in the order of hashes", "hash as a seed"}
@@ -55,3 +57,10 @@ def test_the_plan_counts_evaluations(tmp_path: Path) -> None:
     plan = describe_plan(plan_checks(subject, 3), subject)
     assert len(plan) == 3
     assert all("evaluations of submissions, with a limit of 2 s each" in line for line in plan)
+
+
+@pytest.mark.parametrize("content", [b'{"a": "text", "b": ["word"]}', b'{"a": 1.5, "b": [2]}'])
+def test_no_malformed_submission_is_the_solution_itself(content: bytes) -> None:
+    variants = dict(_spoil_json("answers.json", content))
+    assert len(variants) == (2 if b"text" in content else 6)
+    assert all(json.loads(variant) != json.loads(content) for variant in variants.values())

@@ -259,7 +259,8 @@ def _spoil_json(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
     yield "is null", b"null"
     wrong: Any
     for wrong in (math.nan, math.inf, "text", [[]]):
-        yield f"has {wrong!r} as every number", json.dumps(_replace_numbers(value, wrong)).encode()
+        if (spoiled := _replace_numbers(value, wrong)) != value:
+            yield f"has {wrong!r} as every number", json.dumps(spoiled).encode()
 
 
 def _replace_numbers(value: Any, new: object) -> Any:
@@ -321,8 +322,8 @@ def list_idle(part: ResearchPart) -> Variants:
             yield "the values of other rows", {**base, name: _write_table(head, moved)}
         if (value := _read_json(name, base[name])) is not None:
             for number in (0, 1, -1, 1e9):
-                text = json.dumps(_replace_numbers(value, number))
-                yield f"{number} as every number of {name}", {**base, name: text.encode()}
+                if (idle := _replace_numbers(value, number)) != value:
+                    yield f"{number} as every number of {name}", {**base, name: json.dumps(idle).encode()}
         for what, code in spoil_code(base[name], part.evaluator, _ATTACKS["idle"]) if name.endswith(".py") else ():
             yield f"code that {what}", {**base, name: code}
 
