@@ -78,8 +78,8 @@ class TrainSettings(EngineSettings, ExecutorSettings, RunSettings):
     """Sample responses token by token in the environment's steps, or whole from an engine; by default step, and engine
     if an engine is chosen."""
     rollout_servers: str = setting("", panel="Rollouts", policies=LANGUAGE)
-    """Servers of the model that sample the rollouts and receive its weights after every update:
-    http://A:8000/v1,http://B:8000/v1#MODEL, started with `palaestra serve --receive-weights` or vLLM's server."""
+    """Servers of the model that sample the rollouts and receive its weights after every update: URL,URL#MODEL, started
+    with `palaestra serve --receive-weights` or vLLM's server."""
     max_staleness: int = setting(0, low=0, panel="Rollouts", policies=LANGUAGE)
     """Updates between the weights that sample a rollout and those that learn from it. Above 0 workers sample while the
     learner updates."""
