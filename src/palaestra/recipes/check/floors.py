@@ -230,14 +230,22 @@ def check_floor(answers: Answers) -> CheckFinding:
         if constant:
             return constant
     finding = floor.judge(_list_silent(answers), "answers without content")
+    return (
+        finding if finding.status != "pass" or not isinstance(answers, EnvAnswers) else _find_ties(answers) or finding
+    )
+
+
+def _find_ties(answers: EnvAnswers) -> CheckFinding | None:
+    """A warning if a greeting gets as much as the right answer in many episodes."""
     solved = [(case, reward.value) for case, _, reward in limit(answers.solved) if reward.value]
-    tied = [case for case, value in solved if (answers.score(case, "hello").value or 0.0) >= value]
-    if isinstance(answers, EnvAnswers) and finding.status == "pass" and len(tied) >= _TIED * len(solved) > 0:
-        return report_warn(
-            f"a greeting gets the reward of the right answer in {len(tied)} of {len(solved)} episodes",
-            f"for example in those with the seeds {', '.join(case.key for case in tied[:5])}",
-        )
-    return finding
+    greeted = [(case, value, answers.score(case, "hello").value) for case, value in solved]
+    tied = [case for case, value, other in greeted if other is not None and other >= value]
+    if not tied or len(tied) < _TIED * len(solved):
+        return None
+    return report_warn(
+        f"a greeting gets the reward of the right answer in {len(tied)} of {len(solved)} episodes",
+        f"for example in those with the seeds {', '.join(case.key for case in tied[:5])}",
+    )
 
 
 def _find_constant_reward(answers: EnvAnswers) -> CheckFinding | None:
