@@ -4,6 +4,7 @@ import ast
 import itertools
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "palaestra"
@@ -13,10 +14,15 @@ STEP = 4
 """Parts of a program in a row by which two functions are compared."""
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def modules(*folders: str) -> Iterator[tuple[str, ast.Module]]:
     for folder in folders:
         for path in sorted((SOURCE / folder).rglob("*.py")):
-            yield str(path.relative_to(SOURCE)), ast.parse(path.read_text(encoding="utf-8"))
+            yield str(path.relative_to(SOURCE)), parse(path)
 
 
 def parts(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
