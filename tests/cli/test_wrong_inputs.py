@@ -251,8 +251,8 @@ COMMANDS = [
     ("export palaestra/Guess-v0 --to verifiers --out a_file", "a_file"),
     # Devices, addresses
     ("evaluate --device nonsense", "'device'"),
-    *((f"{command} --device cuda", "CUDA") for command in ("evaluate", "teach", "train", "serve", "train-reward")),
-    ("research --model nano --device cuda", "CUDA"),
+    *((f"{command} --device cuda", "'cuda'") for command in ("evaluate", "teach", "train", "serve", "train-reward")),
+    ("research --model nano --device cuda", "'cuda'"),
     ("serve --host nowhere.invalid", "nowhere.invalid"),
     ("view nothing_here --host nowhere.invalid", "nowhere.invalid"),
     ("serve --host 203.0.113.7", "203.0.113.7"),
@@ -346,7 +346,7 @@ def test_a_wrong_command_is_answered_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    if "CUDA" in words and torch.cuda.is_available():
+    if "'cuda'" in words and torch.cuda.is_available():
         pytest.skip("needs a machine without CUDA")
     code, error = run_command(command, monkeypatch, capfd)
     assert code == 2, error
