@@ -92,6 +92,9 @@ class TurnCreditConfig(GroupConfig):
         "One advantage per episode, or per turn: the return from each turn on, compared with the same turn of others.",
     )
     gamma: float = setting(1.0, "Discount factor per turn, with credit per turn.", low=0, high=1)
+    target_kl: float | None = setting(
+        None, "End an update if the KL divergence from the old policy exceeds this.", above=0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -73,9 +73,6 @@ class GRPOConfig(TurnCreditConfig):
         "token", "Compute probability ratios per token, or per sequence as in GSPO."
     )
     ent_coef: float = setting(0.0, "Weight of the entropy bonus.", low=0)
-    target_kl: float | None = setting(
-        None, "End an update if the KL divergence from the old policy exceeds this.", above=0
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -35,9 +35,6 @@ class RLOOConfig(TurnCreditConfig):
 
     clip_range: float = setting(0.2, "Clipping range of the probability ratio of a response around 1.", low=0, high=1)
     normalize_advantage: bool = setting(False, "Normalize the advantages of an iteration.")
-    target_kl: float | None = setting(
-        None, "End an update if the KL divergence from the old policy exceeds this.", above=0
-    )
 
 
 class RLOO(Algorithm):

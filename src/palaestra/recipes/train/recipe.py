@@ -145,8 +145,8 @@ def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callbac
     rollouts that were sampled ahead are sampled again with the same weights.
 
     Arguments:
-        changes: other values of the settings `executor`, `parallel` and `device`. The number of processes may differ as
-            well. On another device the result is the same up to rounding.
+        changes: other values of the settings `executor`, `parallel`, `device` and `rollout_servers`. The number of
+            processes may differ as well. On another device the result is the same up to rounding.
     """
     from palaestra.recipes.train.build import check_processes
     from palaestra.rl.distributed.ranks import join_processes
