@@ -53,10 +53,10 @@ def list_urls(host: str, port: int) -> list[str]:
     """List the URLs of a server that listens on `host`. For one that listens everywhere, the last is for other machines."""
     if host not in ("0.0.0.0", "::"):
         return [f"http://{f'[{host}]' if ':' in host else host}:{port}"]
-    return [f"http://{name}:{port}" for name in ("localhost", _find_own_address())]
+    return [f"http://{name}:{port}" for name in ("localhost", find_own_address())]
 
 
-def _find_own_address() -> str:
+def find_own_address() -> str:
     """Find this machine's address on its default route, or its host name if it has none."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # Sends nothing: only the route is chosen.

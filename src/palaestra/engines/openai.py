@@ -179,7 +179,7 @@ class OpenAIEngine(BaseEngine):
         self, requests: Sequence[Request], monitor: CallMonitor, known: Mapping[Slot, Answer] = MappingProxyType({})
     ) -> list[list[Answer]]:
         slots = [(i, k) for i, request in enumerate(requests) for k in range(request.sampling.count)]
-        batch = _Batch(requests, monitor, dict(known), iter([slot for slot in slots if slot not in known]))
+        batch = CallBatch(requests, monitor, dict(known), iter([slot for slot in slots if slot not in known]))
         if len(batch.answers) < len(slots):
             try:
                 _run(self._work(batch, min(self.in_flight, len(slots) - len(batch.answers))))
@@ -189,7 +189,7 @@ class OpenAIEngine(BaseEngine):
                 raise
         return [[batch.answers[i, k] for k in range(r.sampling.count)] for i, r in enumerate(requests)]
 
-    async def _work(self, batch: _Batch, workers: int) -> None:
+    async def _work(self, batch: CallBatch, workers: int) -> None:
         async with AsyncExitStack() as stack:
             for server in self.pool.servers:
                 batch.clients[server] = await stack.enter_async_context(server.endpoint.client(self.timeout))
@@ -202,7 +202,7 @@ class OpenAIEngine(BaseEngine):
         if batch.fatal is not None:
             raise batch.fatal
 
-    async def _watch_silence(self, batch: _Batch) -> None:
+    async def _watch_silence(self, batch: CallBatch) -> None:
         """Send an event when calls have received nothing for `notice` seconds, then for twice as long, and so on."""
         reported = 0.0
         while True:
@@ -216,7 +216,7 @@ class OpenAIEngine(BaseEngine):
                 data = {"model": self.name, "calls": len(silent), "seconds": reported, "limit": self.timeout}
                 self.listener(Event(WAITING, data=data))
 
-    async def _probe_lost(self, batch: _Batch) -> None:
+    async def _probe_lost(self, batch: CallBatch) -> None:
         """Ask lost servers whether they answer again."""
         from openai import APIStatusError, OpenAIError
 
@@ -233,7 +233,7 @@ class OpenAIEngine(BaseEngine):
                 self.listener(notice(f"the server {server.endpoint.name} answers again"))
             await asyncio.sleep(self.probe)
 
-    async def _worker(self, batch: _Batch) -> None:
+    async def _worker(self, batch: CallBatch) -> None:
         for slot in batch.waiting:
             try:
                 batch.answers[slot] = await self._answer(batch, slot)
@@ -242,7 +242,7 @@ class OpenAIEngine(BaseEngine):
             if batch.fatal is not None:
                 return
 
-    async def _answer(self, batch: _Batch, slot: Slot) -> Answer:
+    async def _answer(self, batch: CallBatch, slot: Slot) -> Answer:
         """Call until there is an answer, a permanent failure, or no retry left."""
         request = batch.requests[slot[0]]
         seeds = Seeds(request.seed).derive("call", slot[1])
@@ -294,7 +294,7 @@ class OpenAIEngine(BaseEngine):
                 self.listener(Event(RETRY, tried, self.retry_policy.tries, data=data))
                 await asyncio.sleep(wait)
 
-    def _wait(self, batch: _Batch, outcome: CallError, tried: int, first: float, seeds: Seeds) -> float | None:
+    def _wait(self, batch: CallBatch, outcome: CallError, tried: int, first: float, seeds: Seeds) -> float | None:
         wait = self.retry_policy.wait(tried, time.monotonic() - first, outcome.wish, seeds, self._reached)
         if wait is not None and outcome.wish is not None:
             # The server limits the rate of all calls, so no call of the batch starts earlier.
@@ -302,7 +302,7 @@ class OpenAIEngine(BaseEngine):
         return wait
 
     async def _call(
-        self, server: Server, body: Json, request: Request, batch: _Batch, slot: Slot
+        self, server: Server, body: Json, request: Request, batch: CallBatch, slot: Slot
     ) -> tuple[Answer | CallError, Usage | None]:
         """Make one call.
 
@@ -358,7 +358,7 @@ class OpenAIEngine(BaseEngine):
 
 
 @dataclass(slots=True)
-class _Batch:
+class CallBatch:
     """The calls of one `generate`, shared by its workers."""
 
     requests: Sequence[Request]

@@ -13,6 +13,7 @@ import gymnasium
 import torch
 
 from palaestra.chat.encoder import ChatEncoder
+from palaestra.core.access import find_own_address
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.process import HeldInterrupts
 from palaestra.core.records import Json, Listener, Values, ignore, notice
@@ -30,7 +31,7 @@ from palaestra.rl.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
 from palaestra.rl.collection import split_episodes
 from palaestra.rl.control_loop import ControlLoop
 from palaestra.rl.distributed.ranks import broadcast, rank, shard_policy, world_size
-from palaestra.rl.distributed.weights import WeightPublisher, find_own_address
+from palaestra.rl.distributed.weights import WeightPublisher
 from palaestra.rl.loop import Loop, LoopConfig, load_newest_checkpoint
 from palaestra.rl.policies.control import ControlPolicy, history_policy, mlp_policy
 from palaestra.rl.policies.convolutional import cnn_policy

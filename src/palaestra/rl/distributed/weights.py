@@ -8,6 +8,7 @@ from math import prod
 
 import torch
 
+from palaestra.core.access import find_own_address
 from palaestra.executors.broadcast import SharedWeights, WeightSender
 from palaestra.executors.meeting import LOCAL_HOST, open_meeting
 from palaestra.executors.weight_parts import Piece
@@ -56,13 +57,3 @@ def _cut_share(name: str, tensor: torch.Tensor) -> tuple[Piece, torch.Tensor]:
         start, end = (size * k // processes for k in (rank(), rank() + 1))
         flat = tensor.detach().reshape(-1)[start:end]
     return Piece(name, str(tensor.dtype).removeprefix("torch."), shape, start, flat.numel()), flat
-
-
-def find_own_address() -> str:
-    """The address of this machine in its network: the source of a packet to the default route. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 1))  # An address that is reserved for documentation.
-        except OSError:
-            return socket.gethostbyname(socket.gethostname())
-        return str(probe.getsockname()[0])

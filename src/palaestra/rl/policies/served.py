@@ -16,17 +16,17 @@ from urllib.parse import urlsplit
 
 import torch
 
-from palaestra.core.access import is_loopback
+from palaestra.core.access import find_own_address, is_loopback
 from palaestra.core.errors import EngineError
 from palaestra.core.records import Answer, Listener, Request, ignore, notice
 from palaestra.engines.base import CallMonitor, Slot
-from palaestra.engines.openai import OpenAIEngine, _Batch
+from palaestra.engines.openai import CallBatch, OpenAIEngine
 from palaestra.engines.served_weights import PREFIX, ServerLostError, read_weight_version, update_server
 from palaestra.engines.server_pool import Server
 from palaestra.executors.broadcast import SharedWeights
 from palaestra.executors.meeting import LOCAL_HOST
 from palaestra.rl.distributed.ranks import broadcast, rank
-from palaestra.rl.distributed.weights import WeightPublisher, find_own_address
+from palaestra.rl.distributed.weights import WeightPublisher
 
 _CALLS_PER_SERVER = 128
 _PATIENCE = 60.0
@@ -87,7 +87,7 @@ class ServedRolloutEngine(OpenAIEngine):
     def close(self) -> None:
         self._publisher.close()
 
-    async def _probe_lost(self, batch: _Batch) -> None:
+    async def _probe_lost(self, batch: CallBatch) -> None:
         """Do nothing: a lost server has to receive weights first."""
 
     def _send_weights(self) -> None:
