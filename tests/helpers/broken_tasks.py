@@ -73,9 +73,12 @@ class Sums(TaskHooks):
         return Score(self.rate(problem.reference, completion.text))
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        return self.make_examples(skill, self.draw_pairs(Split.TRAIN, skill, count, generator))
+
+    def make_examples(self, skill: str, pairs: Sequence[Sequence[int]]) -> list[Example]:
         return [
             Example((Message("user", self.ask(skill, *pair)),), self.solve(skill, *pair), skill, reference=self.solve(skill, *pair))
-            for pair in self.draw_pairs(Split.TRAIN, skill, count, generator)
+            for pair in pairs
         ]  # fmt: skip
 
 
@@ -324,10 +327,7 @@ class ExamplesOfAllSplits(Sums):
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         pairs = [(first, second) for first, second in generator.integers(1, 400, (count, 2)).tolist()]
-        return [
-            Example((Message("user", self.ask(skill, *pair)),), self.solve(skill, *pair), skill, reference=self.solve(skill, *pair))
-            for pair in pairs
-        ]  # fmt: skip
+        return self.make_examples(skill, pairs)
 
 
 @plant("semantic.examples")
@@ -344,10 +344,7 @@ class ExamplesOfFewQuestions(Sums):
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         pairs = [sorted(pair, reverse=True) for pair in generator.integers(1, 40, (count, 2)).tolist()]
-        return [
-            Example((Message("user", self.ask(skill, *pair)),), self.solve(skill, *pair), skill, reference=self.solve(skill, *pair))
-            for pair in pairs
-        ]  # fmt: skip
+        return self.make_examples(skill, pairs)
 
 
 # Level 2
